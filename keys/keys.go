@@ -1,0 +1,74 @@
+// Package keys is what a private key is to the rest of the program: something
+// that signs when asked, wherever it lives.
+//
+// A device, a file and a guard in front of either are all a Store; nobody but
+// this room and the device rooms sees private key bytes.
+package keys
+
+import (
+	"context"
+	"crypto"
+	"errors"
+	"io"
+)
+
+// A Key signs with one private key. It is safe for concurrent use.
+//
+// Sign leaves a queue when ctx ends, but never abandons a signature that the
+// device has already begun. The digest and opts follow crypto.Signer: Ed25519
+// keys get the whole message and crypto.Hash(0).
+type Key interface {
+	Public() crypto.PublicKey
+	Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) ([]byte, error)
+}
+
+// A Store finds keys by label. It is safe for concurrent use. Key returns an
+// error matching ErrNotFound when there is no key of that label.
+type Store interface {
+	Key(ctx context.Context, label string) (Key, error)
+}
+
+// A Generator is a Store that can make keys. Generate returns an error matching
+// ErrExists when the label is taken; the key is durable on return.
+type Generator interface {
+	Generate(ctx context.Context, label string, alg Algorithm) (Key, error)
+}
+
+var (
+	// ErrNotFound says that the store has no key of that label.
+	ErrNotFound = errors.New("keys: no such key")
+	// ErrExists says that a key of that label is already there.
+	ErrExists = errors.New("keys: key exists")
+	// ErrBusy says that the device was not called: trying again is safe.
+	ErrBusy = errors.New("keys: device busy")
+	// ErrPassphrase says that the passphrase does not open the key.
+	ErrPassphrase = errors.New("keys: wrong passphrase")
+)
+
+// An Algorithm names a kind and size of key that the program can make.
+type Algorithm string
+
+// The algorithms that can be made.
+const (
+	ECDSAP256 Algorithm = "ecdsa-p256"
+	ECDSAP384 Algorithm = "ecdsa-p384"
+	RSA2048   Algorithm = "rsa-2048"
+	RSA3072   Algorithm = "rsa-3072"
+	RSA4096   Algorithm = "rsa-4096"
+	Ed25519   Algorithm = "ed25519"
+)
+
+// Signer adapts k to crypto.Signer for the length of one operation, with ctx as
+// the bound of each signature.
+func Signer(ctx context.Context, k Key) crypto.Signer { return signer{ctx, k} }
+
+type signer struct {
+	ctx context.Context //nolint:containedctx // a crypto.Signer of one operation only
+	key Key
+}
+
+func (s signer) Public() crypto.PublicKey { return s.key.Public() }
+
+func (s signer) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
+	return s.key.Sign(s.ctx, digest, opts)
+}
