@@ -1,0 +1,103 @@
+package ca
+
+import (
+	"errors"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/keys"
+)
+
+// What the CA writes into the audit log.
+const (
+	ActionIntended  = "certificate.intended"  // about to be signed
+	ActionIssued    = "certificate.issued"    // signed and recorded
+	ActionVoided    = "certificate.voided"    // never signed; the serial is spent
+	ActionAbandoned = "certificate.abandoned" // perhaps signed, never handed out
+	ActionRevoked   = "certificate.revoked"
+)
+
+// maxCause bounds how much of an error text an audit entry takes.
+const maxCause = 512
+
+type intentDetail struct {
+	ID        string       `json:"id"`
+	Issuer    IssuerID     `json:"issuer"`
+	Profile   string       `json:"profile"`
+	Names     []Identifier `json:"names,omitempty"`
+	NotBefore time.Time    `json:"not_before"`
+	NotAfter  time.Time    `json:"not_after"`
+	SPKIHash  string       `json:"spki_sha256"`
+	TBSHash   string       `json:"tbs_sha256"`
+}
+
+type issuedDetail struct {
+	ID      string `json:"id"`
+	DERHash string `json:"der_sha256"`
+}
+
+type abortDetail struct {
+	ID    string `json:"id"`
+	Cause string `json:"cause,omitempty"`
+}
+
+type revokedDetail struct {
+	Reason   int    `json:"reason"`
+	Name     string `json:"reason_name"`
+	BlockKey bool   `json:"block_key,omitempty"`
+}
+
+// Intended is the entry of a Ledger's Begin.
+func (in Intent) Intended() audit.Entry {
+	return in.Requester.entry(ActionIntended, in.Serial, intentDetail{
+		ID: in.ID, Issuer: in.Issuer, Profile: in.Profile, Names: in.Names, NotBefore: in.NotBefore.UTC(), NotAfter: in.NotAfter.UTC(),
+		SPKIHash: hexOf(in.SPKIHash[:]), TBSHash: sha256Hex(in.TBS),
+	})
+}
+
+// Committed is the entry of a Ledger's Commit.
+func (in Intent) Committed(c Certificate) audit.Entry {
+	return in.Requester.entry(ActionIssued, in.Serial, issuedDetail{ID: in.ID, DERHash: sha256Hex(c.DER)})
+}
+
+// Aborted is the entry of a Ledger's Abort. Its time is that of the revocation,
+// if the intent becomes abandoned.
+func (in Intent) Aborted(cause error) audit.Entry {
+	action := ActionAbandoned
+	if NeverSigned(cause) {
+		action = ActionVoided
+	}
+	return in.Requester.entry(action, in.Serial, abortDetail{ID: in.ID, Cause: causeText(cause)})
+}
+
+// NeverSigned reports whether cause says that no device was called, so that an
+// aborted intent is void and not abandoned.
+func NeverSigned(cause error) bool { return errors.Is(cause, keys.ErrBusy) }
+
+func (r Revocation) entry() audit.Entry {
+	return r.Requester.entry(ActionRevoked, r.Serial, revokedDetail{Reason: int(r.Reason), Name: r.Reason.String(), BlockKey: r.BlockKey})
+}
+
+func (r Requester) entry(action string, s Serial, detail any) audit.Entry {
+	actor := r.Actor
+	if actor == "" {
+		actor = "system"
+	}
+	e := audit.New(actor, action, "certificate/"+string(s), detail)
+	if r.Addr.IsValid() {
+		e.Remote = r.Addr.String()
+	}
+	e.Request = r.RequestID
+	return e
+}
+
+func causeText(err error) string {
+	if err == nil {
+		return ""
+	}
+	s := err.Error()
+	if len(s) > maxCause {
+		s = s[:maxCause]
+	}
+	return s
+}

@@ -1,0 +1,424 @@
+package store
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+// CA keeps serials, certificates, revocations and blocked keys. It is a ca.Store.
+type CA struct{ db *DB }
+
+// NewCA returns the certificates in db.
+func NewCA(db *DB) *CA { return &CA{db} }
+
+var _ ca.Store = (*CA)(nil)
+
+// beginIntent makes in durable before any key is used. A serial that was ever
+// drawn before gives ca.ErrSerialTaken.
+func beginIntent(ctx context.Context, tx Tx, in ca.Intent) error {
+	names, err := json.Marshal(in.Names)
+	if err != nil {
+		return fmt.Errorf("encoding names: %w", err)
+	}
+	n, err := tx.Exec(ctx, `INSERT INTO certificates (serial, id, issuer, profile, state, tbs, spki_hash, names, requester,
+			not_before, not_after, created_at, lease_until)
+		VALUES ($1, $2, $3, $4, 'pending', $5, $6, $7, $8, $9, $10, $11, $12)
+		ON CONFLICT (serial) DO NOTHING`,
+		string(in.Serial), in.ID, string(in.Issuer), in.Profile, in.TBS, hex.EncodeToString(in.SPKIHash[:]), string(names), in.Requester.Actor,
+		micros(in.NotBefore), micros(in.NotAfter), micros(in.CreatedAt), micros(in.LeaseUntil))
+	if err != nil {
+		return fmt.Errorf("recording intent: %w", err)
+	}
+	if n == 0 {
+		return ca.ErrSerialTaken
+	}
+	if err := insertNames(ctx, tx, in.Serial, in.Names); err != nil {
+		return err
+	}
+	return appendAudit(ctx, tx, in.Intended())
+}
+
+// commitIntent puts the signed certificate in place of the intent, or fails
+// with ca.ErrLeaseLost if it is no longer pending.
+func commitIntent(ctx context.Context, tx Tx, in ca.Intent, c ca.Certificate) error {
+	n, err := tx.Exec(ctx, `UPDATE certificates SET state = 'issued', der = $1, tbs = NULL
+		WHERE serial = $2 AND id = $3 AND state = 'pending'`, c.DER, string(in.Serial), in.ID)
+	if err != nil {
+		return fmt.Errorf("recording certificate: %w", err)
+	}
+	if n == 0 {
+		return ca.ErrLeaseLost
+	}
+	return appendAudit(ctx, tx, in.Committed(c))
+}
+
+// abortIntent ends an intent that did not become a certificate: void if cause
+// says that no device was called, abandoned and revoked otherwise.
+func abortIntent(ctx context.Context, tx Tx, in ca.Intent, cause error) error {
+	e := in.Aborted(cause)
+	if !ca.NeverSigned(cause) {
+		n, err := tx.Exec(ctx, `UPDATE certificates SET state = 'abandoned', revoked_at = $1, reason = $2
+			WHERE serial = $3 AND id = $4 AND state = 'pending'`, micros(e.At), int64(ca.AbandonedReason), string(in.Serial), in.ID)
+		return ended(ctx, tx, n, err, e)
+	}
+	n, err := tx.Exec(ctx, `UPDATE certificates SET state = 'void', tbs = NULL
+		WHERE serial = $1 AND id = $2 AND state = 'pending'`, string(in.Serial), in.ID)
+	if err == nil && n == 1 {
+		// Nobody can hold a certificate of these names.
+		_, err = tx.Exec(ctx, `DELETE FROM certificate_names WHERE serial = $1`, string(in.Serial))
+	}
+	return ended(ctx, tx, n, err, e)
+}
+
+// ended closes the move of one pending row with its audit entry.
+func ended(ctx context.Context, tx Tx, n int64, err error, e audit.Entry) error {
+	if err != nil {
+		return fmt.Errorf("ending intent: %w", err)
+	}
+	if n == 0 {
+		return ca.ErrLeaseLost
+	}
+	return appendAudit(ctx, tx, e)
+}
+
+// nameRows is how many names one statement inserts: both engines bound the
+// number of parameters.
+const nameRows = 100
+
+func insertNames(ctx context.Context, tx Tx, s ca.Serial, names []ca.Identifier) error {
+	keys := make([]string, 0, len(names))
+	for _, n := range names {
+		keys = append(keys, nameKey(n.Value))
+	}
+	for chunk := range slices.Chunk(keys, nameRows) {
+		var q strings.Builder
+		q.WriteString(`INSERT INTO certificate_names (serial, name_reversed) VALUES `)
+		args := []any{string(s)}
+		for i, k := range chunk {
+			if i > 0 {
+				q.WriteString(", ")
+			}
+			args = append(args, k)
+			fmt.Fprintf(&q, "($1, $%d)", len(args))
+		}
+		q.WriteString(` ON CONFLICT (name_reversed, serial) DO NOTHING`)
+		if _, err := tx.Exec(ctx, q.String(), args...); err != nil {
+			return fmt.Errorf("recording names: %w", err)
+		}
+	}
+	return nil
+}
+
+// nameKey writes a domain name from its root on: "com.example.www". Addresses
+// stay as they are; no domain name looks like one.
+func nameKey(name string) string {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	if a, err := netip.ParseAddr(name); err == nil {
+		return a.String()
+	}
+	labels := strings.Split(name, ".")
+	slices.Reverse(labels)
+	return strings.Join(labels, ".")
+}
+
+// PlainLedger records issuances that belong to no edge.
+func (c *CA) PlainLedger() ca.Ledger { return plainLedger{c.db} }
+
+type plainLedger struct{ db *DB }
+
+func (l plainLedger) Begin(ctx context.Context, in ca.Intent) error {
+	return l.db.Write(ctx, func(ctx context.Context, tx Tx) error { return beginIntent(ctx, tx, in) })
+}
+
+func (l plainLedger) Commit(ctx context.Context, in ca.Intent, c ca.Certificate) error {
+	return l.db.Write(ctx, func(ctx context.Context, tx Tx) error { return commitIntent(ctx, tx, in, c) })
+}
+
+func (l plainLedger) Abort(ctx context.Context, in ca.Intent, cause error) error {
+	return l.db.Write(ctx, func(ctx context.Context, tx Tx) error { return abortIntent(ctx, tx, in, cause) })
+}
+
+// recordColumns are those that scanRecord reads, of a table called c.
+const recordColumns = `c.serial, c.id, c.issuer, c.profile, c.state, c.der, c.spki_hash, c.names, c.requester,
+	c.not_before, c.not_after, c.created_at, c.revoked_at, c.reason`
+
+func scanRecord(row Row) (ca.Record, error) {
+	var (
+		r                                       ca.Record
+		serial, issuer, state, spki, names      string
+		notBefore, notAfter, created, at, cause int64
+	)
+	err := row.Scan(&serial, &r.ID, &issuer, &r.Profile, &state, &r.DER, &spki, &names, &r.Requester,
+		&notBefore, &notAfter, &created, &at, &cause)
+	if err != nil {
+		return ca.Record{}, err
+	}
+	r.Serial, r.Issuer, r.State, r.Reason = ca.Serial(serial), ca.IssuerID(issuer), ca.State(state), ca.Reason(cause)
+	r.NotBefore, r.NotAfter, r.CreatedAt, r.RevokedAt = fromMicros(notBefore), fromMicros(notAfter), fromMicros(created), fromMicros(at)
+	if err := readKeyAndNames(&r.SPKIHash, &r.Names, spki, names); err != nil {
+		return ca.Record{}, fmt.Errorf("reading certificate %s: %w", serial, err)
+	}
+	return r, nil
+}
+
+func readKeyAndNames(hash *[32]byte, names *[]ca.Identifier, spki, list string) error {
+	b, err := hex.DecodeString(spki)
+	if err != nil || len(b) != len(hash) {
+		return fmt.Errorf("key hash %q is not 32 octets of hex", spki)
+	}
+	copy(hash[:], b)
+	if err := json.Unmarshal([]byte(list), names); err != nil {
+		return fmt.Errorf("decoding names: %w", err)
+	}
+	return nil
+}
+
+// Record returns all that is known of s.
+func (c *CA) Record(ctx context.Context, s ca.Serial) (ca.Record, error) {
+	return c.one(ctx, `SELECT `+recordColumns+` FROM certificates c WHERE c.serial = $1`, string(s))
+}
+
+// CertificateByID returns an issued certificate, and ca.ErrNotFound for none.
+func (c *CA) CertificateByID(ctx context.Context, id string) (ca.Certificate, error) {
+	r, err := c.one(ctx, `SELECT `+recordColumns+` FROM certificates c WHERE c.id = $1 AND c.state = 'issued'`, id)
+	return r.Certificate, err
+}
+
+func (c *CA) one(ctx context.Context, q string, arg string) (r ca.Record, err error) {
+	err = c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
+		r, err = scanRecord(tx.QueryRow(ctx, q, arg))
+		return err
+	})
+	if errors.Is(err, ErrNoRows) {
+		return ca.Record{}, ca.ErrNotFound
+	}
+	if err != nil {
+		return ca.Record{}, fmt.Errorf("reading certificate: %w", err)
+	}
+	return r, nil
+}
+
+// Revoke takes back one issued certificate.
+func (c *CA) Revoke(ctx context.Context, r ca.Revocation, e audit.Entry) error {
+	return c.db.Write(ctx, func(ctx context.Context, tx Tx) error {
+		moved, err := markRevoked(ctx, tx, r)
+		if err != nil {
+			return fmt.Errorf("revoking: %w", err)
+		}
+		if r.BlockKey {
+			blocked, err := blockKey(ctx, tx, r)
+			if err != nil {
+				return fmt.Errorf("blocking key: %w", err)
+			}
+			// The proof may come after a revocation for the same reason.
+			moved = moved || blocked && r.Reason == ca.KeyCompromise
+		}
+		if !moved {
+			return whyNotRevoked(ctx, tx, r.Serial)
+		}
+		return appendAudit(ctx, tx, e)
+	})
+}
+
+func markRevoked(ctx context.Context, tx Tx, r ca.Revocation) (bool, error) {
+	n, err := tx.Exec(ctx, `UPDATE certificates SET revoked_at = $1, reason = $2
+		WHERE serial = $3 AND state = 'issued' AND revoked_at = 0`, micros(r.At), int64(r.Reason), string(r.Serial))
+	if err != nil || n == 1 || r.Reason != ca.KeyCompromise {
+		return n == 1, err
+	}
+	n, err = tx.Exec(ctx, `UPDATE certificates SET reason = $1
+		WHERE serial = $2 AND state = 'issued' AND revoked_at <> 0 AND reason <> $1`, int64(r.Reason), string(r.Serial))
+	return n == 1, err
+}
+
+func blockKey(ctx context.Context, tx Tx, r ca.Revocation) (bool, error) {
+	n, err := tx.Exec(ctx, `INSERT INTO blocked_keys (spki_hash, serial, blocked_at, blocked_by)
+		SELECT c.spki_hash, c.serial, $1, $2 FROM certificates c WHERE c.serial = $3 AND c.state = 'issued'
+		ON CONFLICT (spki_hash) DO NOTHING`, micros(r.At), r.Requester.Actor, string(r.Serial))
+	return n == 1, err
+}
+
+func whyNotRevoked(ctx context.Context, tx Tx, s ca.Serial) error {
+	var state string
+	err := tx.QueryRow(ctx, `SELECT c.state FROM certificates c WHERE c.serial = $1`, string(s)).Scan(&state)
+	switch {
+	case errors.Is(err, ErrNoRows):
+		return ca.ErrNotFound
+	case err != nil:
+		return fmt.Errorf("reading state: %w", err)
+	case ca.State(state) != ca.Issued:
+		return ca.ErrNotFound
+	}
+	return ca.ErrAlreadyRevoked
+}
+
+// KeyBlocked reports whether a SubjectPublicKeyInfo hash is on the blocklist.
+func (c *CA) KeyBlocked(ctx context.Context, spki [32]byte) (bool, error) {
+	var n int64
+	err := c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
+		return tx.QueryRow(ctx, `SELECT COUNT(*) FROM blocked_keys b WHERE b.spki_hash = $1`, hex.EncodeToString(spki[:])).Scan(&n)
+	})
+	if err != nil {
+		return false, fmt.Errorf("looking for blocked key: %w", err)
+	}
+	return n > 0, nil
+}
+
+// Expired lists pending intents whose lease ended before now, oldest first.
+func (c *CA) Expired(ctx context.Context, now time.Time, limit int) ([]ca.Intent, error) {
+	var out []ca.Intent
+	err := c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
+		out = nil
+		rows, err := tx.Query(ctx, `SELECT c.serial, c.id, c.issuer, c.profile, c.tbs, c.spki_hash, c.names, c.requester,
+				c.not_before, c.not_after, c.created_at, c.lease_until
+			FROM certificates c WHERE c.state = 'pending' AND c.lease_until < $1
+			ORDER BY c.lease_until LIMIT $2`, micros(now), int64(limit))
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			in, err := scanIntent(rows)
+			if err != nil {
+				return err
+			}
+			out = append(out, in)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing expired intents: %w", err)
+	}
+	return out, nil
+}
+
+func scanIntent(row Row) (ca.Intent, error) {
+	var (
+		in                                  ca.Intent
+		serial, issuer, spki, names         string
+		notBefore, notAfter, created, lease int64
+	)
+	err := row.Scan(&serial, &in.ID, &issuer, &in.Profile, &in.TBS, &spki, &names, &in.Requester.Actor,
+		&notBefore, &notAfter, &created, &lease)
+	if err != nil {
+		return ca.Intent{}, err
+	}
+	in.Serial, in.Issuer = ca.Serial(serial), ca.IssuerID(issuer)
+	in.NotBefore, in.NotAfter, in.CreatedAt, in.LeaseUntil = fromMicros(notBefore), fromMicros(notAfter), fromMicros(created), fromMicros(lease)
+	if err := readKeyAndNames(&in.SPKIHash, &in.Names, spki, names); err != nil {
+		return ca.Intent{}, fmt.Errorf("reading intent %s: %w", serial, err)
+	}
+	return in, nil
+}
+
+// Abandon gives up one pending intent whose lease ended before now. It is
+// revoked as of e's time.
+func (c *CA) Abandon(ctx context.Context, s ca.Serial, now time.Time, e audit.Entry) error {
+	return c.db.Write(ctx, func(ctx context.Context, tx Tx) error {
+		n, err := tx.Exec(ctx, `UPDATE certificates SET state = 'abandoned', revoked_at = $1, reason = $2
+			WHERE serial = $3 AND state = 'pending' AND lease_until < $4`,
+			micros(e.At), int64(ca.AbandonedReason), string(s), micros(now))
+		return ended(ctx, tx, n, err, e)
+	})
+}
+
+// List returns a page of records, newest first, and the cursor of the next
+// page, which is empty on the last one.
+func (c *CA) List(ctx context.Context, q ca.ListQuery) ([]ca.Record, string, error) {
+	if q.Limit <= 0 {
+		q.Limit = 50
+	}
+	q.Limit = min(q.Limit, ca.MaxList)
+	stmt, args, err := listStatement(q)
+	if err != nil {
+		return nil, "", err
+	}
+	var out []ca.Record
+	err = c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
+		out = nil
+		rows, err := tx.Query(ctx, stmt, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			r, err := scanRecord(rows)
+			if err != nil {
+				return err
+			}
+			out = append(out, r)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("listing certificates: %w", err)
+	}
+	if len(out) <= q.Limit {
+		return out, "", nil
+	}
+	out = out[:q.Limit]
+	last := out[q.Limit-1]
+	return out, strconv.FormatInt(micros(last.CreatedAt), 10) + "." + string(last.Serial), nil
+}
+
+// listStatement asks for one row more than the page has, to know whether there
+// is a next one.
+func listStatement(q ca.ListQuery) (string, []any, error) {
+	var (
+		where []string
+		args  []any
+	)
+	// Each %s of cond becomes the parameter's number.
+	add := func(cond string, vals ...any) {
+		refs := make([]any, 0, len(vals))
+		for _, v := range vals {
+			args = append(args, v)
+			refs = append(refs, "$"+strconv.Itoa(len(args)))
+		}
+		where = append(where, fmt.Sprintf(cond, refs...))
+	}
+	if q.Name != "" {
+		k := nameKey(q.Name)
+		// '/' follows '.', so the range is everything below the name.
+		add(`c.serial IN (SELECT n.serial FROM certificate_names n
+			WHERE n.name_reversed = %s OR (n.name_reversed >= %s AND n.name_reversed < %s))`, k, k+".", k+"/")
+	}
+	if q.SerialPrefix != "" {
+		p := strings.ToLower(q.SerialPrefix)
+		add(`c.serial >= %s AND c.serial < %s`, p, p+"g") // 'g' follows every hex digit
+	}
+	if q.State != "" {
+		add(`c.state = %s`, string(q.State))
+	}
+	if q.Issuer != "" {
+		add(`c.issuer = %s`, string(q.Issuer))
+	}
+	if q.Revoked {
+		where = append(where, `c.revoked_at <> 0`)
+	}
+	if q.Before != "" {
+		at, serial, ok := strings.Cut(q.Before, ".")
+		us, err := strconv.ParseInt(at, 10, 64)
+		if err != nil || !ok {
+			return "", nil, fmt.Errorf("%w: cursor %q", ca.ErrNotFound, q.Before)
+		}
+		add(`(c.created_at < %s OR (c.created_at = %s AND c.serial < %s))`, us, us, serial)
+	}
+	stmt := `SELECT ` + recordColumns + ` FROM certificates c`
+	if len(where) > 0 {
+		stmt += ` WHERE ` + strings.Join(where, ` AND `)
+	}
+	args = append(args, int64(q.Limit+1))
+	return stmt + ` ORDER BY c.created_at DESC, c.serial DESC LIMIT $` + strconv.Itoa(len(args)), args, nil
+}
