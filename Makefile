@@ -1,0 +1,51 @@
+# The two commands: `make run` starts a working CA, `make test` proves it.
+GO ?= go
+BIN := bin/secsy-pki
+LINT := $(GO) tool -modfile=tools/go.mod golangci-lint
+VULN := $(GO) tool -modfile=tools/go.mod govulncheck
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+PKGS = $(shell $(GO) list ./... | grep -v /integration)
+FUZZTIME ?= 5s
+
+.PHONY: run build test check lint vet race fuzz vuln tidy integration soak bench bench-store deps clean help
+
+help: ## what there is to make
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+run: build ## build, start a CA in ./secsy-data, print what to try
+	@$(BIN) quickstart
+
+build: ## bin/secsy-pki
+	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN) ./cmd/secsy-pki
+
+test: deps check integration ## everything, with real servers and clients
+	@echo "make test: all passed"
+
+deps: ## install what the tests need (Debian), or say what to install
+	@scripts/test-deps
+
+check: tidy lint race fuzz vuln ## what every change must pass
+
+tidy: ## go.mod says exactly what is used
+	$(GO) mod tidy -diff
+
+lint: ## gofumpt, vet, staticcheck and the other linters of .golangci.yml
+	$(LINT) fmt --diff
+	$(LINT) run ./...
+
+race: ## unit tests with the race detector, walls included
+	$(GO) test -race -timeout 15m $(PKGS)
+
+fuzz: ## every fuzz target for FUZZTIME (default 5s)
+	@scripts/fuzz $(FUZZTIME)
+
+vuln: ## known vulnerabilities, where their database can be reached
+	@scripts/vulncheck $(VULN)
+
+integration: build ## the built program against real clients and databases
+	$(GO) test -count=1 -timeout 25m ./integration/...
+
+bench: bench-store ## all benchmarks against the bare limit
+
+clean: ## what was built
+	rm -rf bin
