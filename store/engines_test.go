@@ -1,0 +1,33 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/secsy-pki/secsy-pki/store"
+	"github.com/secsy-pki/secsy-pki/store/storetest"
+)
+
+// TestEngines runs every suite over every engine. A room adds its suite here.
+func TestEngines(t *testing.T) {
+	t.Parallel()
+	engines := []struct {
+		name string
+		open func(t *testing.T) *store.DB
+	}{
+		{"sqlite", storetest.SQLite},
+	}
+	suites := []struct {
+		name string
+		run  func(t *testing.T, open func(t *testing.T) *store.DB)
+	}{
+		{"engine", storetest.Engine},
+	}
+	for _, engine := range engines {
+		for _, suite := range suites {
+			t.Run(engine.name+"/"+suite.name, func(t *testing.T) {
+				t.Parallel()
+				suite.run(t, engine.open)
+			})
+		}
+	}
+}

@@ -1,0 +1,283 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+
+	"github.com/mattn/go-sqlite3"
+
+	"github.com/secsy-pki/secsy-pki/store"
+)
+
+// A member is one Write that shares a transaction with others.
+type member struct {
+	ctx   context.Context
+	fn    func(ctx context.Context, tx store.Tx) error
+	state atomic.Int32 // waiting, then started or left
+
+	done     chan struct{} // closed when the rest is final
+	err      error
+	panicked any
+	exited   bool // fn ended its goroutine
+}
+
+const (
+	waiting int32 = iota
+	started
+	left
+)
+
+func newMember(ctx context.Context, fn func(ctx context.Context, tx store.Tx) error) *member {
+	return &member{ctx: ctx, fn: fn, done: make(chan struct{})}
+}
+
+// start says whether m is to run: its caller still waits, and has time left.
+func (m *member) start() bool {
+	return m.ctx.Err() == nil && m.state.CompareAndSwap(waiting, started)
+}
+
+// leave says whether m's caller may go: m has not run, and never will.
+func (m *member) leave() bool { return m.state.CompareAndSwap(waiting, left) }
+
+func (m *member) finish(err error) {
+	m.err = err
+	close(m.done)
+}
+
+// outcome gives to the caller what happened to fn, as if it had called it.
+func (m *member) outcome() error {
+	switch {
+	case m.panicked != nil:
+		panic(m.panicked)
+	case m.exited:
+		runtime.Goexit()
+	}
+	return m.err
+}
+
+// A writer owns the only connection that writes. One goroutine runs members one
+// after the other, each in a savepoint, and commits when nobody waits any more
+// or the batch is full: one fsync for all of them, and none waits for company.
+type writer struct {
+	db     *sql.DB
+	log    *slog.Logger
+	max    int
+	quotes *rewriter
+
+	queue   chan *member
+	stopped chan struct{}
+
+	// These belong to the goroutine.
+	conn  *sql.Conn // nil when it is to be opened again
+	ctrl  map[string]*sql.Stmt
+	batch []*member // have run, and share the open transaction
+}
+
+// run serves members until the queue is closed. A function that ends its
+// goroutine, as testing's FailNow does, takes this one with it; the next one
+// goes on with the batch.
+func (w *writer) run() {
+	over := false
+	defer func() {
+		if !over {
+			go w.run()
+			return
+		}
+		w.disconnect()
+		close(w.stopped)
+	}()
+	for m := w.next(); m != nil; m = w.next() {
+		if m.start() {
+			w.serve(m)
+		}
+	}
+	over = true
+}
+
+// next returns the next member, and commits before it waits for one.
+func (w *writer) next() *member {
+	if len(w.batch) > 0 && len(w.batch) < w.max {
+		select {
+		case m := <-w.queue:
+			if m != nil {
+				return m
+			}
+		default:
+		}
+	}
+	if len(w.batch) > 0 {
+		w.commit()
+	}
+	return <-w.queue
+}
+
+// serve runs m and adds it to the batch, or undoes it.
+func (w *writer) serve(m *member) {
+	// The first one needs no savepoint: undoing it undoes all there is.
+	open := "BEGIN IMMEDIATE"
+	if len(w.batch) > 0 {
+		open = "SAVEPOINT member"
+	}
+	if err := w.control(open); err != nil {
+		m.finish(fmt.Errorf("beginning: %w", err))
+		if len(w.batch) > 0 {
+			w.abandon(err)
+		} else {
+			w.disconnect()
+		}
+		return
+	}
+	t := &tx{conn: w.conn, quotes: w.quotes, shared: true}
+	m.exited = true
+	defer func() {
+		m.panicked = recover()
+		if m.panicked != nil {
+			w.log.ErrorContext(m.ctx, "a write panicked", "panic", m.panicked, "stack", string(debug.Stack()))
+			m.exited = false
+		}
+		err := t.finish(m.err)
+		if err == nil && !m.exited && m.panicked == nil {
+			w.keep(m)
+		} else {
+			w.undo(m, err)
+		}
+	}()
+	m.err = m.fn(m.ctx, t)
+	m.exited = false
+}
+
+func (w *writer) keep(m *member) {
+	if len(w.batch) > 0 {
+		if err := w.control("RELEASE member"); err != nil {
+			w.batch = append(w.batch, m)
+			w.abandon(err)
+			return
+		}
+	}
+	w.batch = append(w.batch, m)
+}
+
+// undo takes back what m did, and leaves the rest of the batch as it was.
+func (w *writer) undo(m *member, cause error) {
+	defer m.finish(cause)
+	if w.rolledBack() {
+		w.abandon(cause)
+		return
+	}
+	if len(w.batch) == 0 {
+		w.rollback()
+		return
+	}
+	err := w.control("ROLLBACK TO member")
+	if err == nil {
+		err = w.control("RELEASE member")
+	}
+	if err != nil {
+		w.abandon(err)
+	}
+}
+
+// commit makes the batch durable, or tells every member that it is not.
+func (w *writer) commit() {
+	if err := w.control("COMMIT"); err != nil {
+		w.abandon(fmt.Errorf("committing: %w", err))
+		return
+	}
+	w.tell(nil)
+}
+
+// abandon fails the whole batch and closes its transaction.
+func (w *writer) abandon(cause error) {
+	w.rollback()
+	w.tell(fmt.Errorf("the shared transaction was rolled back: %w", cause))
+}
+
+func (w *writer) tell(err error) {
+	for i, m := range w.batch {
+		w.batch[i] = nil
+		m.finish(err)
+	}
+	w.batch = w.batch[:0]
+}
+
+// rollback ends the transaction, by closing the connection if need be.
+func (w *writer) rollback() {
+	if w.rolledBack() {
+		return
+	}
+	if err := w.control("ROLLBACK"); err != nil {
+		w.log.Error("rolling back", "error", err)
+		w.disconnect()
+	}
+}
+
+// rolledBack says that no transaction is open: SQLite itself rolls back on some
+// errors, such as a full disk, and what runs after that would commit by itself.
+func (w *writer) rolledBack() bool {
+	if w.conn == nil {
+		return true
+	}
+	auto := true
+	err := w.conn.Raw(func(c any) error {
+		auto = c.(*sqlite3.SQLiteConn).AutoCommit()
+		return nil
+	})
+	return err != nil || auto
+}
+
+// control runs a statement without parameters that steers the transaction.
+func (w *writer) control(q string) error {
+	ctx := context.Background()
+	if err := w.connect(ctx); err != nil {
+		return err
+	}
+	stmt, ok := w.ctrl[q]
+	if !ok {
+		var err error
+		if stmt, err = w.conn.PrepareContext(ctx, q); err != nil {
+			return classify(err)
+		}
+		w.ctrl[q] = stmt
+	}
+	_, err := stmt.ExecContext(ctx)
+	return classify(err)
+}
+
+func (w *writer) connect(ctx context.Context) error {
+	if w.conn != nil {
+		return nil
+	}
+	c, err := w.db.Conn(ctx)
+	if err != nil {
+		return classify(err)
+	}
+	if _, err := c.ExecContext(ctx, fmt.Sprintf("PRAGMA journal_size_limit = %d", walKept)); err != nil {
+		return errors.Join(classify(err), c.Close())
+	}
+	w.conn, w.ctrl = c, make(map[string]*sql.Stmt)
+	return nil
+}
+
+// disconnect closes the connection for good, with the transaction that may be
+// open on it.
+func (w *writer) disconnect() {
+	if w.conn == nil {
+		return
+	}
+	for _, s := range w.ctrl {
+		if err := s.Close(); err != nil {
+			w.log.Warn("closing a statement", "error", err)
+		}
+	}
+	if err := w.conn.Raw(func(any) error { return driver.ErrBadConn }); err != nil && !errors.Is(err, driver.ErrBadConn) {
+		w.log.Warn("closing the writing connection", "error", err)
+	}
+	w.conn, w.ctrl = nil, nil
+}
