@@ -21,6 +21,7 @@ func TestEngines(t *testing.T) {
 		run  func(t *testing.T, open func(t *testing.T) *store.DB)
 	}{
 		{"engine", storetest.Engine},
+		{"audit", storetest.Audit},
 	}
 	for _, engine := range engines {
 		for _, suite := range suites {
