@@ -11,9 +11,9 @@ var (
 	// ErrNested says that Write or Read was called inside of another one, which
 	// could wait for itself.
 	ErrNested = errors.New("store: transaction inside of a transaction")
-	// ErrRowsOpen says that a statement was begun before the rows of the last
-	// query were closed.
-	ErrRowsOpen = errors.New("store: rows of the last query are still open")
+	// ErrUnknownOutcome says that the connection was lost while a commit was
+	// under way: it may have happened.
+	ErrUnknownOutcome = errors.New("store: it is not known whether the transaction was committed")
 )
 
 type enteredKey struct{ e Engine }

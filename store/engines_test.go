@@ -15,6 +15,7 @@ func TestEngines(t *testing.T) {
 		open func(t *testing.T) *store.DB
 	}{
 		{"sqlite", storetest.SQLite},
+		{"postgres", storetest.Postgres},
 	}
 	suites := []struct {
 		name string

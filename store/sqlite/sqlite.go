@@ -62,7 +62,7 @@ type Engine struct {
 	path    string
 	log     *slog.Logger
 	lock    *os.File
-	quotes  *rewriter
+	params  *rewriter
 	writer  *writer
 	readers *sql.DB
 
@@ -85,7 +85,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{path: path, log: cfg.Logger, lock: lock, quotes: new(rewriter)}
+	e := &Engine{path: path, log: cfg.Logger, lock: lock, params: new(rewriter)}
 	if err := e.open(ctx, cfg); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -105,7 +105,7 @@ func (e *Engine) open(ctx context.Context, cfg Config) error {
 	}
 	writing.SetMaxOpenConns(1)
 	w := &writer{
-		db: writing, log: cfg.Logger, max: cfg.MaxBatch, quotes: e.quotes,
+		db: writing, log: cfg.Logger, max: cfg.MaxBatch, params: e.params,
 		queue: make(chan *member, cfg.MaxQueue), stopped: make(chan struct{}),
 	}
 	if err := w.prepare(ctx); err != nil {
@@ -196,14 +196,14 @@ func (e *Engine) Read(ctx context.Context, fn func(ctx context.Context, tx store
 	if err != nil {
 		return fmt.Errorf("beginning to read: %w", classify(err))
 	}
-	t := &tx{conn: snapshot, quotes: e.quotes}
+	tx := store.NewSession(conn{snapshot, e.params})
 	defer func() {
-		_ = t.finish(nil) // for a panic; harmless twice
+		_ = tx.Finish(nil) // for a panic; harmless twice
 		if err := snapshot.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
 			e.log.WarnContext(ctx, "ending a read", "error", err)
 		}
 	}()
-	return t.finish(fn(ctx, t))
+	return tx.Finish(fn(ctx, tx))
 }
 
 // Ping implements store.Engine.

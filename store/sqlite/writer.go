@@ -69,7 +69,7 @@ type writer struct {
 	db     *sql.DB
 	log    *slog.Logger
 	max    int
-	quotes *rewriter
+	params *rewriter
 
 	queue   chan *member
 	stopped chan struct{}
@@ -134,7 +134,7 @@ func (w *writer) serve(m *member) {
 		}
 		return
 	}
-	t := &tx{conn: w.conn, quotes: w.quotes, shared: true}
+	tx := store.NewSession(sharedConn{conn{w.conn, w.params}})
 	m.exited = true
 	defer func() {
 		m.panicked = recover()
@@ -142,14 +142,14 @@ func (w *writer) serve(m *member) {
 			w.log.ErrorContext(m.ctx, "a write panicked", "panic", m.panicked, "stack", string(debug.Stack()))
 			m.exited = false
 		}
-		err := t.finish(m.err)
+		err := tx.Finish(m.err)
 		if err == nil && !m.exited && m.panicked == nil {
 			w.keep(m)
 		} else {
 			w.undo(m, err)
 		}
 	}()
-	m.err = m.fn(m.ctx, t)
+	m.err = m.fn(m.ctx, tx)
 	m.exited = false
 }
 
