@@ -55,6 +55,7 @@ type Request struct {
 	Profile     string           // "" means the default profile
 	CSR         []byte           // DER PKCS#10; its self-signature is checked here
 	PublicKey   crypto.PublicKey // instead of a CSR, for the CA's own certificates
+	Issuer      IssuerID         // "" means one that the profile allows; a responder needs its own, active or not
 	Identifiers []Identifier
 	NotBefore   time.Time // zero: as the profile says
 	NotAfter    time.Time // zero: as the profile says

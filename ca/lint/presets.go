@@ -1,0 +1,35 @@
+package lint
+
+import (
+	zl "github.com/zmap/zlint/v3/lint"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+// A preset is which lints count, and from which result on.
+type preset struct {
+	sources  zl.SourceList
+	blocking zl.LintStatus
+	ignore   []ignored
+}
+
+// An ignored lint does not count, for a reason.
+type ignored struct {
+	name string
+	kind ca.LintKind // "" means every kind
+	why  string
+}
+
+var rfcs = zl.SourceList{zl.RFC3279, zl.RFC5280, zl.RFC5480, zl.RFC5891, zl.RFC6960, zl.RFC6962, zl.RFC8813, zl.Community}
+
+var presets = map[ca.Policy]preset{
+	// Among themselves people break recommendations knowingly; what an error
+	// lint says would break software.
+	ca.Internal: {sources: rfcs, blocking: zl.Error},
+	ca.Public: {
+		sources: append(zl.SourceList{
+			zl.CABFBaselineRequirements, zl.MozillaRootStorePolicy, zl.AppleRootStorePolicy, zl.ChromeRootStorePolicy,
+		}, rfcs...),
+		blocking: zl.Warn,
+	},
+}
