@@ -1,0 +1,149 @@
+package front
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// FileCertificateConfig names the files of a listener's certificate.
+type FileCertificateConfig struct {
+	CertFile   string        // PEM, leaf first
+	KeyFile    string        // PEM
+	Poll       time.Duration // how often Run looks for new files; 1 min
+	Log        *slog.Logger  // nil: none
+	Registerer prometheus.Registerer
+}
+
+// A FileCertificate is a certificate that follows its files: whatever renews
+// them, the next handshake has the new one. Files that don't fit together, as in
+// the middle of a renewal, leave the old one in place.
+type FileCertificate struct {
+	cfg     FileCertificateConfig
+	current atomic.Pointer[tls.Certificate]
+
+	mu   sync.Mutex // lets one reload run at a time, and guards what is below
+	seen stamp      // the files of the last attempt, good or bad
+	bad  bool       // that attempt failed
+}
+
+// stamp tells whether files were replaced.
+type stamp struct {
+	cert, key         time.Time
+	certSize, keySize int64
+}
+
+// NewFileCertificate loads the files; they must be good.
+func NewFileCertificate(cfg FileCertificateConfig) (*FileCertificate, error) {
+	if cfg.Poll <= 0 {
+		cfg.Poll = time.Minute
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	f := &FileCertificate{cfg: cfg}
+	if err := f.Reload(); err != nil {
+		return nil, err
+	}
+	if cfg.Registerer != nil {
+		err := cfg.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "secsy_http_certificate_not_after_seconds",
+			Help: "When the certificate of the HTTPS listener ends, in Unix time.",
+		}, f.notAfter))
+		if err != nil {
+			return nil, fmt.Errorf("registering metrics of a certificate: %w", err)
+		}
+	}
+	return f, nil
+}
+
+// GetCertificate is for Listener.Certificate.
+func (f *FileCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return f.current.Load(), nil
+}
+
+// Reload reads the files now. If they are bad, the old certificate stays and the
+// error says why.
+func (f *FileCertificate) Reload() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reloadLocked(f.stamp())
+}
+
+// Run reloads whenever the files change, until ctx ends.
+func (f *FileCertificate) Run(ctx context.Context) {
+	t := time.NewTicker(f.cfg.Poll)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			f.poll(ctx)
+		}
+	}
+}
+
+// poll tries bad files again each time, as a file may be read half written, but
+// complains only once about the same ones.
+func (f *FileCertificate) poll(ctx context.Context) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now, wasBad := f.stamp(), f.bad
+	same := now == f.seen
+	if same && !wasBad {
+		return
+	}
+	if err := f.reloadLocked(now); err != nil && !(same && wasBad) {
+		f.cfg.Log.ErrorContext(ctx, "new certificate of the listener is bad, keeping the old one", "error", err)
+	}
+}
+
+func (f *FileCertificate) reloadLocked(now stamp) error {
+	f.seen, f.bad = now, true
+	c, err := tls.LoadX509KeyPair(f.cfg.CertFile, f.cfg.KeyFile)
+	if err != nil {
+		return fmt.Errorf("loading certificate %s with key %s: %w", f.cfg.CertFile, f.cfg.KeyFile, reason(err))
+	}
+	f.current.Store(&c)
+	f.bad = false
+	log := f.cfg.Log.With("file", f.cfg.CertFile, "subject", c.Leaf.Subject.String(), "not_after", c.Leaf.NotAfter)
+	if time.Now().After(c.Leaf.NotAfter) {
+		log.Warn("certificate of the listener has expired: clients will refuse it")
+		return nil
+	}
+	log.Info("certificate of the listener loaded")
+	return nil
+}
+
+// reason drops the path from a file error, which the caller names already.
+func reason(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return p.Err
+	}
+	return err
+}
+
+func (f *FileCertificate) stamp() stamp {
+	var s stamp
+	if i, err := os.Stat(f.cfg.CertFile); err == nil {
+		s.cert, s.certSize = i.ModTime(), i.Size()
+	}
+	if i, err := os.Stat(f.cfg.KeyFile); err == nil {
+		s.key, s.keySize = i.ModTime(), i.Size()
+	}
+	return s
+}
+
+func (f *FileCertificate) notAfter() float64 {
+	return float64(f.current.Load().Leaf.NotAfter.Unix())
+}

@@ -1,0 +1,80 @@
+package front
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A Route gives everything at or below a prefix of the path to one handler.
+//
+// The longest prefix wins. It is compared with the path as it came over the
+// wire, neither cleaned nor decoded: an OCSP request in a path is base64, whose
+// "//", "%2F" and "+" mean something (RFC 6960 Appendix A.1), and a path that
+// hides a prefix behind escapes isn't that prefix.
+type Route struct {
+	Prefix  string // "/" or "/acme": itself and "/acme/...", not "/acmes"
+	Class   string // the name in metrics and logs: lower-case, one of few
+	Handler http.Handler
+	MaxBody int64 // bytes of a request body; 0 means the listener's
+}
+
+var className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}$`)
+
+// classNone is the class of requests that no route wants.
+const classNone = "none"
+
+type route struct {
+	prefix  string // without a final slash; "" is the root
+	handler http.Handler
+	maxBody int64
+	class   *classMetrics
+}
+
+type table []*route // the longest prefix first
+
+func newTable(l Listener, m *listenerMetrics) (table, error) {
+	none := &route{handler: http.HandlerFunc(notFound), maxBody: l.Limits.Body, class: m.class(classNone)}
+	t := table{}
+	for _, r := range l.Routes {
+		if !strings.HasPrefix(r.Prefix, "/") || r.Handler == nil || !className.MatchString(r.Class) || r.MaxBody < 0 {
+			return nil, fmt.Errorf("route %q needs a prefix that starts with /, a class of lower-case letters and a handler", r.Prefix)
+		}
+		x := &route{prefix: strings.TrimSuffix(r.Prefix, "/"), handler: r.Handler, maxBody: r.MaxBody, class: m.class(r.Class)}
+		if x.maxBody == 0 {
+			x.maxBody = l.Limits.Body
+		}
+		if slices.ContainsFunc(t, func(o *route) bool { return o.prefix == x.prefix }) {
+			return nil, fmt.Errorf("route %q is given twice", r.Prefix)
+		}
+		t = append(t, x)
+	}
+	slices.SortFunc(t, func(a, b *route) int { return len(b.prefix) - len(a.prefix) })
+	return append(t, none), nil
+}
+
+// match finds the route of a raw path; the last route of a table takes what no
+// other wants.
+func (t table) match(path string) *route {
+	last := len(t) - 1
+	for _, r := range t[:last] {
+		rest, ok := strings.CutPrefix(path, r.prefix)
+		if ok && (rest == "" && r.prefix != "" || strings.HasPrefix(rest, "/")) {
+			return r
+		}
+	}
+	return t[last]
+}
+
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	plainAnswer(w, http.StatusNotFound, "not found\n")
+}
+
+// plainAnswer writes a constant text. Nothing of the request or of us is in it.
+func plainAnswer(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text)) // a client that left is no news
+}
