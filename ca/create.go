@@ -33,6 +33,9 @@ type RootRequest struct {
 }
 
 // CreateRoot returns a linted, self-signed root in DER. Nothing is stored.
+//
+// What is linted before the signature certifies the throwaway key, because a
+// draft that another key signed is no root; so the root itself is linted too.
 func CreateRoot(ctx context.Context, r RootRequest) ([]byte, error) {
 	if r.Key == nil || r.Linter == nil || r.Subject.CommonName == "" {
 		return nil, errors.New("a root needs a key, a linter and a common name")
@@ -50,7 +53,23 @@ func CreateRoot(ctx context.Context, r RootRequest) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return createAuthority(ctx, authorityRequest{template: t, pub: pub, drafter: d, signer: r.Key, linter: r.Linter, kind: LintRoot})
+	rehearsal := authorityRequest{template: t, pub: d.key.Public(), drafter: d, linter: r.Linter, kind: LintRoot}
+	if _, err := rehearsal.draft(ctx); err != nil {
+		return nil, err
+	}
+	final, err := d.draft(t, pub)
+	if err != nil {
+		return nil, err
+	}
+	der, err := signTBS(ctx, r.Key, final)
+	if err != nil {
+		return nil, fmt.Errorf("root: %w", err)
+	}
+	hash, err := weakkey.SPKIHash(pub)
+	if err != nil {
+		return nil, err
+	}
+	return der, lint(ctx, r.Linter, Draft{DER: der, Kind: LintRoot, SPKIHash: hash})
 }
 
 // An IssuingRequest asks for an authority below a root, that issues to end
@@ -102,9 +121,16 @@ func CreateIssuing(ctx context.Context, r IssuingRequest) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return createAuthority(ctx, authorityRequest{
-		template: t, pub: r.PublicKey, drafter: d, signer: r.RootKey, linter: r.Linter, kind: LintIssuing, issuer: r.Root,
-	})
+	req := authorityRequest{template: t, pub: r.PublicKey, drafter: d, linter: r.Linter, kind: LintIssuing, issuer: r.Root}
+	linted, err := req.draft(ctx)
+	if err != nil {
+		return nil, err
+	}
+	der, err := signTBS(ctx, r.RootKey, linted)
+	if err != nil {
+		return nil, fmt.Errorf("authority %q: %w", r.Subject.CommonName, err)
+	}
+	return der, nil
 }
 
 // complete adds what an issuing authority has and a root has not. Publicly it
@@ -159,27 +185,23 @@ type authorityRequest struct {
 	template *x509.Certificate
 	pub      crypto.PublicKey
 	drafter  *drafter
-	signer   keys.Key
 	linter   Linter
 	kind     LintKind
-	issuer   *x509.Certificate
+	issuer   *x509.Certificate // nil for a root
 }
 
-func createAuthority(ctx context.Context, r authorityRequest) ([]byte, error) {
+// draft encodes and lints.
+func (r authorityRequest) draft(ctx context.Context) (draft, error) {
 	hash, err := weakkey.SPKIHash(r.pub)
 	if err != nil {
-		return nil, err
+		return draft{}, err
 	}
 	d, err := r.drafter.draft(r.template, r.pub)
 	if err != nil {
-		return nil, err
+		return draft{}, err
 	}
 	if err := lint(ctx, r.linter, Draft{DER: d.der, Issuer: r.issuer, Kind: r.kind, SPKIHash: hash}); err != nil {
-		return nil, fmt.Errorf("authority %q: %w", r.template.Subject.CommonName, err)
+		return draft{}, fmt.Errorf("authority %q: %w", r.template.Subject.CommonName, err)
 	}
-	der, err := signTBS(ctx, r.signer, d)
-	if err != nil {
-		return nil, fmt.Errorf("authority %q: %w", r.template.Subject.CommonName, err)
-	}
-	return der, nil
+	return d, nil
 }

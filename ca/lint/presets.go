@@ -31,5 +31,9 @@ var presets = map[ca.Policy]preset{
 			zl.CABFBaselineRequirements, zl.MozillaRootStorePolicy, zl.AppleRootStorePolicy, zl.ChromeRootStorePolicy,
 		}, rfcs...),
 		blocking: zl.Warn,
+		ignore: []ignored{
+			{"w_ext_subject_key_identifier_missing_sub_cert", ca.LintServer, "RFC 5280 wants the key id that BR §7.1.2.7.6 advises against"},
+			{"w_subject_common_name_included", ca.LintServer, "whether there is a common name is the profile's choice, and CN is in the SAN"},
+		},
 	},
 }

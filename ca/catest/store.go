@@ -1,0 +1,223 @@
+package catest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+// A Store is a ca.Store in memory that keeps the promises of the real one.
+type Store struct {
+	mu      sync.Mutex // guards all below
+	rows    map[ca.Serial]*row
+	blocked map[[32]byte]bool
+	entries []audit.Entry
+}
+
+type row struct {
+	in     ca.Intent
+	record ca.Record
+}
+
+var _ ca.Store = (*Store)(nil)
+
+// NewStore makes an empty store.
+func NewStore() *Store {
+	return &Store{rows: map[ca.Serial]*row{}, blocked: map[[32]byte]bool{}}
+}
+
+// Entries lists what was written to the audit log, in order.
+func (s *Store) Entries() []audit.Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.entries)
+}
+
+// Records lists all serials ever drawn, by serial.
+func (s *Store) Records() []ca.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]ca.Record, 0, len(s.rows))
+	for _, r := range s.rows {
+		out = append(out, r.record)
+	}
+	slices.SortFunc(out, func(a, b ca.Record) int { return bytes.Compare([]byte(a.Serial), []byte(b.Serial)) })
+	return out
+}
+
+// Block puts a key on the blocklist.
+func (s *Store) Block(spki [32]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blocked[spki] = true
+}
+
+// Record implements ca.Store.
+func (s *Store) Record(_ context.Context, serial ca.Serial) (ca.Record, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rows[serial]
+	if r == nil {
+		return ca.Record{}, ca.ErrNotFound
+	}
+	return r.record, nil
+}
+
+// Revoke implements ca.Store.
+func (s *Store) Revoke(_ context.Context, r ca.Revocation, e audit.Entry) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	got := s.rows[r.Serial]
+	if got == nil || got.record.State != ca.Issued {
+		return ca.ErrNotFound
+	}
+	rec := &got.record
+	moved := true
+	switch {
+	case !rec.Revoked():
+		rec.RevokedAt, rec.Reason = r.At, r.Reason
+	case r.Reason == ca.KeyCompromise && rec.Reason != ca.KeyCompromise:
+		rec.Reason = r.Reason
+	default:
+		moved = r.Reason == ca.KeyCompromise && r.BlockKey && !s.blocked[rec.SPKIHash]
+	}
+	if !moved {
+		return ca.ErrAlreadyRevoked
+	}
+	if r.BlockKey {
+		s.blocked[rec.SPKIHash] = true
+	}
+	s.entries = append(s.entries, e)
+	return nil
+}
+
+// KeyBlocked implements ca.Store.
+func (s *Store) KeyBlocked(_ context.Context, spki [32]byte) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.blocked[spki], nil
+}
+
+// Expired implements ca.Store.
+func (s *Store) Expired(_ context.Context, now time.Time, limit int) ([]ca.Intent, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []ca.Intent
+	for _, r := range s.rows {
+		if r.record.State == ca.Pending && r.in.LeaseUntil.Before(now) {
+			out = append(out, r.in)
+		}
+	}
+	slices.SortFunc(out, func(a, b ca.Intent) int { return a.LeaseUntil.Compare(b.LeaseUntil) })
+	return out[:min(limit, len(out))], nil
+}
+
+// Abandon implements ca.Store.
+func (s *Store) Abandon(_ context.Context, serial ca.Serial, now time.Time, e audit.Entry) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rows[serial]
+	if r == nil || r.record.State != ca.Pending || !r.in.LeaseUntil.Before(now) {
+		return ca.ErrLeaseLost
+	}
+	r.abandon(e)
+	s.entries = append(s.entries, e)
+	return nil
+}
+
+func (r *row) abandon(e audit.Entry) {
+	r.record.State, r.record.RevokedAt, r.record.Reason = ca.Abandoned, e.At, ca.AbandonedReason
+}
+
+// PlainLedger implements ca.Store.
+func (s *Store) PlainLedger() ca.Ledger { return &Ledger{Store: s} }
+
+// A Ledger records in a Store, and fails when told to. Its fields are set
+// before use; the errors are returned without recording anything.
+type Ledger struct {
+	Store *Store
+
+	OnBegin  func(ca.Intent) error // nil: no error
+	OnCommit func(ca.Intent, ca.Certificate) error
+	OnAbort  func(in ca.Intent, cause error) error
+}
+
+var _ ca.Ledger = (*Ledger)(nil)
+
+// Begin implements ca.Ledger.
+func (l *Ledger) Begin(_ context.Context, in ca.Intent) error {
+	if l.OnBegin != nil {
+		if err := l.OnBegin(in); err != nil {
+			return err
+		}
+	}
+	s := l.Store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rows[in.Serial] != nil {
+		return ca.ErrSerialTaken
+	}
+	s.rows[in.Serial] = &row{in: in, record: ca.Record{
+		Certificate: ca.Certificate{ID: in.ID, Serial: in.Serial, Issuer: in.Issuer, Profile: in.Profile, NotBefore: in.NotBefore, NotAfter: in.NotAfter},
+		State:       ca.Pending, SPKIHash: in.SPKIHash, Names: in.Names, Requester: in.Requester.Actor, CreatedAt: in.CreatedAt,
+	}}
+	s.entries = append(s.entries, in.Intended())
+	return nil
+}
+
+// Commit implements ca.Ledger.
+func (l *Ledger) Commit(_ context.Context, in ca.Intent, c ca.Certificate) error {
+	if l.OnCommit != nil {
+		if err := l.OnCommit(in, c); err != nil {
+			return err
+		}
+	}
+	s := l.Store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.pendingLocked(in)
+	if r == nil {
+		return ca.ErrLeaseLost
+	}
+	r.record.State, r.record.DER = ca.Issued, c.DER
+	s.entries = append(s.entries, in.Committed(c))
+	return nil
+}
+
+// Abort implements ca.Ledger.
+func (l *Ledger) Abort(_ context.Context, in ca.Intent, cause error) error {
+	if l.OnAbort != nil {
+		if err := l.OnAbort(in, cause); err != nil {
+			return fmt.Errorf("ending intent: %w", err)
+		}
+	}
+	s := l.Store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.pendingLocked(in)
+	if r == nil {
+		return ca.ErrLeaseLost
+	}
+	e := in.Aborted(cause)
+	if ca.NeverSigned(cause) {
+		r.record.State = ca.Void
+	} else {
+		r.abandon(e)
+	}
+	s.entries = append(s.entries, e)
+	return nil
+}
+
+func (s *Store) pendingLocked(in ca.Intent) *row {
+	r := s.rows[in.Serial]
+	if r == nil || r.record.ID != in.ID || r.record.State != ca.Pending {
+		return nil
+	}
+	return r
+}
