@@ -1,0 +1,123 @@
+package config
+
+import (
+	"path/filepath"
+	"time"
+)
+
+// The words that keys with a choice of values take.
+const (
+	PolicyInternal = "internal"
+	PolicyPublic   = "public"
+
+	EngineSQLite   = "sqlite"
+	EnginePostgres = "postgres"
+
+	LogText = "text"
+	LogJSON = "json"
+
+	HeaderXForwardedFor = "x-forwarded-for"
+	HeaderForwarded     = "forwarded"
+
+	CommonNameNone  = "none"
+	CommonNameFirst = "first"
+
+	NonceEcho   = "echo"
+	NonceIgnore = "ignore"
+)
+
+const day = 24 * time.Hour
+
+// Default returns what an empty file means, before paths are resolved.
+func Default() *Config {
+	return &Config{
+		DataDir: ".",
+		Log:     Log{Level: "info", Format: LogText},
+		Listen: Listen{
+			HTTP:     HTTP{Address: ":8080"},
+			HTTPS:    HTTPS{Address: ":8443"},
+			Operator: Operator{Address: "127.0.0.1:8081"},
+		},
+		TrustedProxies: TrustedProxies{Header: HeaderXForwardedFor},
+		Limits: Limits{
+			HeaderSize:     16 * KiB,
+			BodySize:       64 * KiB,
+			HeaderTimeout:  Duration(10 * time.Second),
+			ReadTimeout:    Duration(30 * time.Second),
+			WriteTimeout:   Duration(time.Minute),
+			IdleTimeout:    Duration(2 * time.Minute),
+			DrainTimeout:   Duration(30 * time.Second),
+			MaxConnections: 4096,
+		},
+		Store:    Store{Engine: EngineSQLite, Postgres: Postgres{MaxConnections: 16}},
+		Policy:   PolicyInternal,
+		Profiles: []Profile{DefaultProfile("tls-server")},
+		Serials:  Serials{Shard: 1},
+		ACME: ACME{
+			Enabled:               true,
+			OrderLifetime:         Duration(7 * day),
+			AuthorizationLifetime: Duration(30 * day),
+			MaxPendingOrders:      300,
+			Validation: Validation{
+				HTTP01Port: 80,
+				HTTPSPort:  443,
+				Timeout:    Duration(10 * time.Second),
+				Workers:    64,
+			},
+		},
+		OCSP: OCSP{Enabled: true, Validity: Duration(4 * day), Nonce: NonceIgnore},
+		CRL: CRL{
+			Period:          Duration(12 * time.Hour),
+			Validity:        Duration(7 * day),
+			AfterRevocation: Duration(10 * time.Minute),
+		},
+	}
+}
+
+// DefaultProfile returns a profile that says nothing but its name.
+func DefaultProfile(name Name) Profile {
+	return Profile{
+		Name:              name,
+		Validity:          Duration(90 * day),
+		Backdate:          Duration(time.Hour),
+		KeyUsages:         []string{"digitalSignature"},
+		ExtendedKeyUsages: []string{"serverAuth"},
+		Identifiers:       Identifiers{DNS: true, Wildcards: true},
+		KeyAlgorithms:     []string{"ecdsa-p256", "ecdsa-p384", "rsa-2048", "rsa-3072", "rsa-4096"},
+		MaxNames:          100,
+		CommonName:        CommonNameNone,
+		OCSP:              true,
+		CRL:               true,
+		CAIssuers:         true,
+	}
+}
+
+// A defaulter is an entry of a list; its keys have defaults of their own.
+type defaulter interface{ setDefaults() }
+
+func (i *Issuer) setDefaults()  { *i = Issuer{Active: true} }
+func (p *Profile) setDefaults() { *p = DefaultProfile("") }
+
+// resolve makes relative paths absolute, from the folder of the file, and fills
+// in what other keys decide.
+func (c *Config) resolve(dir string) {
+	eachPath(c, func(p *Path) {
+		if *p != "" && !filepath.IsAbs(string(*p)) {
+			*p = Path(filepath.Join(dir, string(*p)))
+		}
+	})
+	within := func(p *Path, name string) {
+		if *p == "" {
+			*p = Path(filepath.Join(string(c.DataDir), name))
+		}
+	}
+	if c.DataDir == "" {
+		c.DataDir = Path(dir)
+	}
+	within(&c.Listen.Operator.Socket, "operator.sock")
+	within(&c.Store.SQLite.Path, "secsy.db")
+	within(&c.Keys.Directory, "keys")
+	if c.DefaultProfile == "" && len(c.Profiles) > 0 {
+		c.DefaultProfile = c.Profiles[0].Name
+	}
+}

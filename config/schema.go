@@ -1,0 +1,438 @@
+// Package config is the configuration file: what it may say, what it says when
+// it is silent, and what is wrong with it.
+package config
+
+// The comments of this file are the reference that Reference prints. A field's
+// tags say the rest: allow is the range or the choice of a value, required that
+// it can't be left out, reload:"live" that SIGHUP is enough to change it, and
+// example what the reference shows of a list that is empty by default.
+
+// A Config is one configuration file.
+type Config struct {
+	// The folder for everything the program writes: database, keys, operator
+	// socket. The default is the folder of the configuration file.
+	DataDir Path `yaml:"data_dir"`
+
+	// What is written to standard error.
+	Log Log `yaml:"log"`
+
+	// The sockets that the program listens on.
+	Listen Listen `yaml:"listen"`
+
+	// Proxies in front of the program, whose word on the client's address is
+	// taken. Without any, the client is the other end of the connection.
+	TrustedProxies TrustedProxies `yaml:"trusted_proxies" reload:"live"`
+
+	// Bounds of each HTTP connection.
+	Limits Limits `yaml:"limits"`
+
+	// The database.
+	Store Store `yaml:"store"`
+
+	// The private keys of the CA.
+	Keys Keys `yaml:"keys"`
+
+	// The CA certificates that the program holds keys of. An issuer that no
+	// longer issues stays here, inactive, as long as certificates of it live:
+	// their status is signed with its key.
+	Issuers []Issuer `yaml:"issuers"`
+
+	// The rule book. Under "public", the CA/Browser Forum's Baseline
+	// Requirements limit what profiles and validation may be set to.
+	Policy string `yaml:"policy" allow:"internal|public"`
+
+	// The kinds of certificates to be had. Setting this replaces the default list.
+	Profiles []Profile `yaml:"profiles"`
+
+	// The profile for those who ask for none. The default is the first profile.
+	DefaultProfile Name `yaml:"default_profile"`
+
+	// Public keys that are known to be broken.
+	WeakKeys WeakKeys `yaml:"weak_keys"`
+
+	// How serial numbers are drawn.
+	Serials Serials `yaml:"serials"`
+
+	// The ACME server (RFC 8555).
+	ACME ACME `yaml:"acme"`
+
+	// The OCSP responder (RFC 6960).
+	OCSP OCSP `yaml:"ocsp"`
+
+	// The certificate revocation lists (RFC 5280).
+	CRL CRL `yaml:"crl"`
+}
+
+// A Log says what is logged and how.
+type Log struct {
+	// The least severe level that is written.
+	Level string `yaml:"level" allow:"debug|info|warn|error" reload:"live"`
+
+	// Lines for people, or one JSON object a line.
+	Format string `yaml:"format" allow:"text|json"`
+}
+
+// Listen has one section for each listener.
+type Listen struct {
+	// Plain HTTP, for OCSP, CRLs and CA certificates, which are signed themselves
+	// and which clients fetch before they can check a TLS certificate.
+	HTTP HTTP `yaml:"http"`
+
+	// HTTPS, for ACME.
+	HTTPS HTTPS `yaml:"https"`
+
+	// For the operator alone: metrics and health over HTTP, everything else
+	// over a Unix socket.
+	Operator Operator `yaml:"operator"`
+}
+
+// HTTP is the plain listener.
+type HTTP struct {
+	// Host and port to listen on; an empty host means all addresses, port 0 a free one.
+	Address Address `yaml:"address" required:"true"`
+
+	// The address by which the world reaches this listener, such as
+	// http://pki.example.org. It is written into each certificate, so it must
+	// work for as long as the certificates live. Needed by profiles with ocsp,
+	// crl or ca_issuers.
+	ExternalURL URL `yaml:"external_url"`
+
+	// The PROXY protocol (versions 1 and 2) on this listener.
+	ProxyProtocol ProxyProtocol `yaml:"proxy_protocol"`
+}
+
+// HTTPS is the TLS listener.
+type HTTPS struct {
+	// Host and port to listen on. Empty: no such listener, and no ACME.
+	Address Address `yaml:"address"`
+
+	// The address by which ACME clients reach this listener, such as
+	// https://acme.example.org. Accounts and orders are addressed below it:
+	// changing it makes clients register anew.
+	ExternalURL URL `yaml:"external_url"`
+
+	// The PROXY protocol (versions 1 and 2) on this listener.
+	ProxyProtocol ProxyProtocol `yaml:"proxy_protocol"`
+
+	// The listener's certificate, issued and renewed by this CA.
+	Certificate HTTPSCertificate `yaml:"certificate"`
+
+	// The listener's certificate, made elsewhere. It takes the place of the
+	// one this CA would issue.
+	Files HTTPSFiles `yaml:"files"`
+}
+
+// An HTTPSCertificate is the server certificate that the CA issues to itself.
+type HTTPSCertificate struct {
+	// Host names and IP addresses in it. Empty: the host of external_url.
+	Names []Host `yaml:"names"`
+}
+
+// HTTPSFiles are a certificate and key from elsewhere.
+type HTTPSFiles struct {
+	// PEM: the server's certificate first, then those above it.
+	CertFile Path `yaml:"cert_file" reload:"live"`
+
+	// PEM: the certificate's private key, unencrypted.
+	KeyFile Path `yaml:"key_file" reload:"live"`
+}
+
+// An Operator is the listener that strangers never reach.
+type Operator struct {
+	// Host and port for /metrics and the health checks. Empty: none.
+	Address Address `yaml:"address"`
+
+	// The Unix socket that the command line talks to. Whoever may open it may
+	// revoke certificates. The default is operator.sock in data_dir.
+	Socket Path `yaml:"socket"`
+}
+
+// ProxyProtocol says who may speak it.
+type ProxyProtocol struct {
+	// Addresses of load balancers, as CIDR ranges. Connections from these must
+	// begin with a PROXY header, all others must not. Empty: nobody's may.
+	From []CIDR `yaml:"from"`
+}
+
+// TrustedProxies says whose forwarding headers count.
+type TrustedProxies struct {
+	// Addresses of proxies, as CIDR ranges.
+	From []CIDR `yaml:"from"`
+
+	// The header in which they all write the client's address. Others are ignored.
+	Header string `yaml:"header" allow:"x-forwarded-for|forwarded"`
+}
+
+// Limits bound each connection and the number of them.
+type Limits struct {
+	// Of a request's line and headers together.
+	HeaderSize Size `yaml:"header_size" allow:"4KiB..1MiB"`
+
+	// Of a request's body.
+	BodySize Size `yaml:"body_size" allow:"8KiB..16MiB"`
+
+	// For the headers of a request to arrive. At most read_timeout.
+	HeaderTimeout Duration `yaml:"header_timeout" allow:"1s..5m"`
+
+	// For a whole request to arrive.
+	ReadTimeout Duration `yaml:"read_timeout" allow:"1s..10m"`
+
+	// From the end of the headers to the end of the answer.
+	WriteTimeout Duration `yaml:"write_timeout" allow:"1s..10m"`
+
+	// Between two requests on one connection.
+	IdleTimeout Duration `yaml:"idle_timeout" allow:"1s..1h"`
+
+	// When the program stops: how long it says "not ready" while it still
+	// accepts connections, for load balancers to notice.
+	DrainDelay Duration `yaml:"drain_delay" allow:"0s..5m"`
+
+	// And then, for requests under way to end.
+	DrainTimeout Duration `yaml:"drain_timeout" allow:"0s..10m"`
+
+	// Connections open at once, on each listener.
+	MaxConnections int `yaml:"max_connections" allow:"16..1000000"`
+}
+
+// A Store is the database.
+type Store struct {
+	// One file on this machine, or a server that several replicas share.
+	Engine string `yaml:"engine" allow:"sqlite|postgres"`
+
+	// For engine sqlite.
+	SQLite SQLite `yaml:"sqlite"`
+
+	// For engine postgres.
+	Postgres Postgres `yaml:"postgres"`
+}
+
+// SQLite is the embedded database.
+type SQLite struct {
+	// The database file, on a local disk. The default is secsy.db in data_dir.
+	Path Path `yaml:"path"`
+}
+
+// Postgres is a PostgreSQL server.
+type Postgres struct {
+	// Where the connection URL comes from, such as
+	// postgres://user:password@db.example.org/secsy?sslmode=verify-full. Exactly
+	// one source is set.
+	URL Secret `yaml:"url"`
+
+	// Connections of this process to the server.
+	MaxConnections int `yaml:"max_connections" allow:"2..1000"`
+}
+
+// Keys are encrypted files.
+type Keys struct {
+	// The folder of the encrypted key files. The default is keys in data_dir.
+	Directory Path `yaml:"directory"`
+
+	// Where the passphrase that opens them comes from. Exactly one source is set.
+	Passphrase Secret `yaml:"passphrase"`
+}
+
+// A Secret is where one secret is read from: exactly one of the three.
+type Secret struct {
+	// A file that holds the secret and nothing else; one line end after it is cut off.
+	File Path `yaml:"file"`
+
+	// The name of an environment variable.
+	Env EnvName `yaml:"env"`
+
+	// The name of a systemd credential (LoadCredential= or LoadCredentialEncrypted=).
+	Credential Name `yaml:"credential"`
+}
+
+// An Issuer is one CA certificate with its key.
+type Issuer struct {
+	// The operator's name for it.
+	Name Name `yaml:"name" required:"true" example:"issuing-1"`
+
+	// PEM file: its certificate.
+	Certificate Path `yaml:"certificate" required:"true" example:"issuing-1.pem"`
+
+	// PEM files: the certificates above it that clients are sent, nearest
+	// first, the root left out.
+	Chain []Path `yaml:"chain"`
+
+	// PEM file: the root that clients must trust, for display only.
+	Root Path `yaml:"root" example:"root.pem"`
+
+	// The label of its private key.
+	Key Name `yaml:"key" required:"true" example:"issuing-1"`
+
+	// Whether it issues new certificates. Otherwise it only signs status.
+	Active bool `yaml:"active"`
+}
+
+// A Profile is one kind of certificate.
+type Profile struct {
+	// What requesters call it: lower-case letters, digits and hyphens. Names that
+	// begin with "secsy-" are the CA's own.
+	Name Name `yaml:"name" required:"true"`
+
+	// The names of the issuers that issue it. Empty: all active ones.
+	Issuers []Name `yaml:"issuers"`
+
+	// From notBefore to notAfter. Under policy public at most 200d, and less from
+	// the dates on that the Baseline Requirements set.
+	Validity Duration `yaml:"validity" allow:"5m..3650d"`
+
+	// How far notBefore lies in the past, for clients whose clock is slow.
+	Backdate Duration `yaml:"backdate" allow:"0s..48h"`
+
+	// The keyUsage extension (RFC 5280 §4.2.1.3). keyEncipherment only goes into
+	// certificates of RSA keys. Under policy public no others than
+	// digitalSignature and keyEncipherment.
+	KeyUsages []string `yaml:"key_usages" allow:"digitalSignature|contentCommitment|keyEncipherment|dataEncipherment|keyAgreement"`
+
+	// The extKeyUsage extension (RFC 5280 §4.2.1.12). Under policy public
+	// serverAuth and no other.
+	ExtendedKeyUsages []string `yaml:"extended_key_usages" allow:"serverAuth|clientAuth|codeSigning|emailProtection|timeStamping"`
+
+	// The kinds of names that may be asked for; at least one.
+	Identifiers Identifiers `yaml:"identifiers"`
+
+	// Domains within which, and below which, names must lie. Empty: all.
+	PermittedDNS []Domain `yaml:"permitted_dns"`
+
+	// Domains within which, and below which, no name may lie. They win over permitted_dns.
+	ExcludedDNS []Domain `yaml:"excluded_dns"`
+
+	// CIDR ranges within which addresses must lie. Empty: all.
+	PermittedIP []CIDR `yaml:"permitted_ip"`
+
+	// CIDR ranges within which no address may lie. They win over permitted_ip.
+	ExcludedIP []CIDR `yaml:"excluded_ip"`
+
+	// The kinds of public keys that are certified. Under policy public neither
+	// ecdsa-p521 nor ed25519.
+	KeyAlgorithms []string `yaml:"key_algorithms" allow:"ecdsa-p256|ecdsa-p384|ecdsa-p521|rsa-2048|rsa-3072|rsa-4096|ed25519"`
+
+	// Names in one certificate, at most.
+	MaxNames int `yaml:"max_names" allow:"1..1000"`
+
+	// Whether the first name is repeated as the subject's common name.
+	CommonName string `yaml:"common_name" allow:"none|first"`
+
+	// Whether the certificate says where to ask for its status.
+	OCSP bool `yaml:"ocsp"`
+
+	// Whether the certificate says where its CRL is.
+	CRL bool `yaml:"crl"`
+
+	// Whether the certificate says where its issuer's certificate is.
+	CAIssuers bool `yaml:"ca_issuers"`
+
+	// Whether requesters may choose notBefore and notAfter, within validity.
+	AllowRequestedValidity bool `yaml:"allow_requested_validity"`
+}
+
+// Identifiers are the kinds of names of a profile.
+type Identifiers struct {
+	// DNS names.
+	DNS bool `yaml:"dns"`
+
+	// DNS names that begin with "*.".
+	Wildcards bool `yaml:"wildcards"`
+
+	// IP addresses (RFC 8738).
+	IP bool `yaml:"ip"`
+}
+
+// WeakKeys are lists of broken keys.
+type WeakKeys struct {
+	// Files of fingerprints in the format of Debian's openssl-blacklist, for
+	// the keys that its broken random number generator made (CVE-2008-0166).
+	DebianLists []Path `yaml:"debian_lists"`
+}
+
+// Serials is how serial numbers are drawn.
+type Serials struct {
+	// The first octet of each serial number. Replicas that share a database
+	// may share it; CAs that share an issuer but no database must not.
+	Shard int `yaml:"shard" allow:"1..127"`
+}
+
+// ACME is the ACME server.
+type ACME struct {
+	// Whether there is one. It needs the https listener.
+	Enabled bool `yaml:"enabled"`
+
+	// The terms that clients must agree to. Empty: none.
+	TermsOfService URL `yaml:"terms_of_service" reload:"live"`
+
+	// Where people learn about this CA.
+	Website URL `yaml:"website" reload:"live"`
+
+	// The domains by which CAA records name this CA (RFC 8659). Empty: any
+	// CAA "issue" record forbids issuance here.
+	CAAIdentities []Domain `yaml:"caa_identities"`
+
+	// How long an order may stay unfinished.
+	OrderLifetime Duration `yaml:"order_lifetime" allow:"10m..90d"`
+
+	// How long a proven name may be used again without another proof. Under
+	// policy public at most 200d.
+	AuthorizationLifetime Duration `yaml:"authorization_lifetime" allow:"10m..398d"`
+
+	// Unfinished orders that one account may have.
+	MaxPendingOrders int `yaml:"max_pending_orders" allow:"1..100000" reload:"live"`
+
+	// How control of names is proven.
+	Validation Validation `yaml:"validation"`
+}
+
+// Validation is how the ACME server goes out and looks.
+type Validation struct {
+	// The port that http-01 connects to. Under policy public 80.
+	HTTP01Port int `yaml:"http01_port" allow:"1..65535"`
+
+	// The port that https redirects of http-01 may lead to. Under policy public 443.
+	HTTPSPort int `yaml:"https_port" allow:"1..65535"`
+
+	// Host and port of the recursive resolver. Empty: the first of
+	// /etc/resolv.conf. Use one that validates DNSSEC, on a path you trust.
+	Resolver HostPort `yaml:"resolver"`
+
+	// Whether names may resolve to private addresses (RFC 1918, RFC 4193).
+	// Under policy public they may not.
+	AllowPrivateAddresses bool `yaml:"allow_private_addresses"`
+
+	// Further special-purpose ranges that may be connected to, loopback included.
+	// Under policy public there are none.
+	Allow []CIDR `yaml:"allow"`
+
+	// For one attempt: resolving, connecting, redirects and all.
+	Timeout Duration `yaml:"timeout" allow:"1s..2m"`
+
+	// Attempts under way at once.
+	Workers int `yaml:"workers" allow:"1..4096"`
+}
+
+// OCSP is the OCSP responder.
+type OCSP struct {
+	// Whether there is one. Profiles with ocsp need it.
+	Enabled bool `yaml:"enabled"`
+
+	// From thisUpdate to nextUpdate of a response. They are signed anew at half of it.
+	Validity Duration `yaml:"validity" allow:"8h..10d"`
+
+	// What to do with a nonce in a request (RFC 9654). "echo" signs an answer
+	// for each such request; "ignore" gives the ready one, as RFC 5019 has it.
+	Nonce string `yaml:"nonce" allow:"echo|ignore"`
+}
+
+// CRL is the revocation lists.
+type CRL struct {
+	// A new list is signed this often, whether or not something was revoked.
+	Period Duration `yaml:"period" allow:"5m..24h"`
+
+	// From thisUpdate to nextUpdate of a list. At least twice the period, so
+	// that one missed list does no harm.
+	Validity Duration `yaml:"validity" allow:"1h..10d"`
+
+	// A revocation is on the list at the latest after this time. At most the period.
+	AfterRevocation Duration `yaml:"after_revocation" allow:"1s..24h"`
+}

@@ -1,0 +1,316 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Duration is a length of time such as 90d, 12h, 1h30m or 10s. A day has 24 hours.
+type Duration time.Duration
+
+// units of durations, largest first.
+var durationUnits = []struct {
+	name string
+	size time.Duration
+}{{"d", day}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}, {"ms", time.Millisecond}}
+
+// Std returns d as the standard library has it.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+// String writes d in whole units, the largest first: 1d12h.
+func (d Duration) String() string {
+	if d == 0 {
+		return "0s"
+	}
+	rest := time.Duration(d)
+	var b strings.Builder
+	for _, u := range durationUnits {
+		if n := rest / u.size; n != 0 {
+			fmt.Fprintf(&b, "%d%s", n, u.name)
+			rest -= n * u.size
+		}
+	}
+	return b.String()
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	errWant := errors.New("want a duration such as 30s, 12h or 90d")
+	rest, total := string(text), time.Duration(0)
+	if rest == "" {
+		return errWant
+	}
+	units := durationUnits
+	for rest != "" {
+		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
+		n, err := strconv.ParseInt(rest[:digits], 10, 64)
+		if err != nil {
+			return errWant
+		}
+		rest = rest[digits:]
+		name := rest[:len(rest)-len(strings.TrimLeft(rest, "dhms"))]
+		rest = rest[len(name):]
+		// Each unit once, in falling order: what is left of the list can follow.
+		for len(units) > 0 && units[0].name != name {
+			units = units[1:]
+		}
+		if len(units) == 0 || n > int64(time.Duration(1<<62)/units[0].size) {
+			return errWant
+		}
+		total += time.Duration(n) * units[0].size
+		if total < 0 {
+			return errWant
+		}
+		units = units[1:]
+	}
+	*d = Duration(total)
+	return nil
+}
+
+// A Size is a number of octets such as 64KiB or 1MiB.
+type Size int64
+
+// The units of sizes.
+const (
+	KiB Size = 1 << 10
+	MiB Size = 1 << 20
+	GiB Size = 1 << 30
+)
+
+var sizeUnits = []struct {
+	name string
+	size Size
+}{{"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}, {"B", 1}}
+
+// String writes s in the largest unit that leaves it whole.
+func (s Size) String() string {
+	for _, u := range sizeUnits {
+		if s >= u.size && s%u.size == 0 {
+			return fmt.Sprintf("%d%s", s/u.size, u.name)
+		}
+	}
+	return fmt.Sprintf("%dB", int64(s))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *Size) UnmarshalText(text []byte) error {
+	for _, u := range sizeUnits {
+		digits, ok := strings.CutSuffix(string(text), u.name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(strings.TrimSpace(digits), 10, 32)
+		if err != nil {
+			break
+		}
+		*s = Size(n) * u.size
+		return nil
+	}
+	return errors.New("want a size such as 512B, 64KiB or 1MiB")
+}
+
+// A CIDR is a range of addresses, such as 10.0.0.0/8; a bare address is a range of one.
+type CIDR struct{ netip.Prefix }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *CIDR) UnmarshalText(text []byte) error {
+	if addr, err := netip.ParseAddr(string(text)); err == nil && addr.Zone() == "" {
+		addr = addr.Unmap()
+		c.Prefix = netip.PrefixFrom(addr, addr.BitLen())
+		return nil
+	}
+	p, err := netip.ParsePrefix(string(text))
+	if err != nil || p.Addr().Is4In6() {
+		return errors.New("want an address range such as 10.0.0.0/8 or 2001:db8::/32")
+	}
+	if p != p.Masked() {
+		return fmt.Errorf("the address has bits beyond its prefix; did you mean %s?", p.Masked())
+	}
+	c.Prefix = p
+	return nil
+}
+
+// A URL is an absolute http or https URL without user, query and fragment; no
+// slash stands at its end. Empty means none.
+type URL string
+
+// Parsed returns u in parts.
+func (u URL) Parsed() *url.URL {
+	p, err := url.Parse(string(u))
+	if err != nil {
+		return &url.URL{}
+	}
+	return p
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (u *URL) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*u = ""
+		return nil
+	}
+	p, err := url.Parse(string(text))
+	switch {
+	case err != nil || p.Scheme != "http" && p.Scheme != "https" || p.Opaque != "" || len(text) > 1024:
+		return errors.New("want an absolute URL such as https://pki.example.org")
+	case p.User != nil:
+		return errors.New("a URL here can't hold a user or a password")
+	case p.RawQuery != "" || p.ForceQuery || strings.Contains(string(text), "#"):
+		return errors.New("a URL here can't hold a query or a fragment")
+	}
+	p.Host = strings.ToLower(p.Host)
+	if !validHost(p.Hostname()) || p.Port() == "" && strings.HasSuffix(p.Host, ":") || p.Port() != "" && !validPort(p.Port(), 1) {
+		return errors.New("the URL's host must be a name in lower-case ASCII (A-labels) or an address, its port between 1 and 65535")
+	}
+	*u = URL(strings.TrimRight(p.String(), "/"))
+	return nil
+}
+
+// An Address is a host and port to listen on. Empty means not to.
+type Address string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *Address) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*a = ""
+		return nil
+	}
+	host, port, err := net.SplitHostPort(string(text))
+	if err != nil || host != "" && !validHost(host) || !validPort(port, 0) {
+		return errors.New(`want host and port such as 127.0.0.1:8080, [::1]:8080 or :8080`)
+	}
+	*a = Address(net.JoinHostPort(host, port))
+	return nil
+}
+
+// A HostPort is a host and port to connect to. Empty means none.
+type HostPort string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *HostPort) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*a = ""
+		return nil
+	}
+	host, port, err := net.SplitHostPort(string(text))
+	if err != nil || !validHost(host) || !validPort(port, 1) {
+		return errors.New(`want host and port such as 127.0.0.1:53 or [::1]:53`)
+	}
+	*a = HostPort(net.JoinHostPort(host, port))
+	return nil
+}
+
+func validPort(s string, least uint64) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n >= least && strconv.FormatUint(n, 10) == s
+}
+
+func validHost(s string) bool {
+	if addr, err := netip.ParseAddr(s); err == nil {
+		return addr.Zone() == ""
+	}
+	return validDomain(s)
+}
+
+// A Domain is a DNS name in lower-case A-labels, without a dot at its end.
+type Domain string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Domain) UnmarshalText(text []byte) error {
+	if _, err := netip.ParseAddr(string(text)); err == nil || !validDomain(string(text)) {
+		return errors.New("want a domain in lower-case ASCII (A-labels) such as example.org")
+	}
+	*d = Domain(text)
+	return nil
+}
+
+func validDomain(s string) bool {
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
+			strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// A Host is a Domain or an IP address.
+type Host string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (h *Host) UnmarshalText(text []byte) error {
+	if addr, err := netip.ParseAddr(string(text)); err == nil && addr.Zone() == "" {
+		*h = Host(addr.Unmap().String())
+		return nil
+	}
+	if !validDomain(string(text)) {
+		return errors.New("want a name in lower-case ASCII (A-labels) or an IP address")
+	}
+	*h = Host(text)
+	return nil
+}
+
+// A Name is what the operator calls a thing.
+type Name string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (n *Name) UnmarshalText(text []byte) error {
+	const alnum = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	s := string(text)
+	if s != "" && (len(s) > 64 || strings.Trim(s, alnum+"-_.") != "" || !strings.ContainsRune(alnum, rune(s[0]))) {
+		return errors.New("want a name of at most 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
+	}
+	*n = Name(s)
+	return nil
+}
+
+// An EnvName is the name of an environment variable.
+type EnvName string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (n *EnvName) UnmarshalText(text []byte) error {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+	s := string(text)
+	if s != "" && (len(s) > 128 || strings.Trim(s, letters+"0123456789") != "" || !strings.ContainsRune(letters, rune(s[0]))) {
+		return errors.New("want the name of an environment variable, such as SECSY_PASSPHRASE")
+	}
+	*n = EnvName(s)
+	return nil
+}
+
+// A Path is a file or folder; a relative one starts at the folder of the
+// configuration file. Empty means none.
+type Path string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (p *Path) UnmarshalText(text []byte) error {
+	s := string(text)
+	if len(s) > 4096 || !printable(s) {
+		return errors.New("want a path of printable characters, at most 4096 octets")
+	}
+	if s != "" {
+		s = filepath.Clean(s)
+	}
+	*p = Path(s)
+	return nil
+}
+
+func printable(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) < 0
+}

@@ -1,0 +1,279 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Limits of the public policy that hold whatever the date. The CA itself
+// checks those that change with it.
+const (
+	publicValidity = Duration(200 * day) // Baseline Requirements §6.3.2
+	publicReuse    = Duration(200 * day) // Baseline Requirements §4.2.1
+)
+
+// maxSocketPath is what sockaddr_un holds on the smallest of our systems, NUL included.
+const maxSocketPath = 104
+
+// Validate finds what is wrong with c, however it came about: an Errors, or nil.
+func (c *Config) Validate() error {
+	return append(c.check(), c.checkTogether()...).orNil()
+}
+
+// ValidateServe finds what is missing for serving with a c that is valid.
+func (c *Config) ValidateServe() error {
+	var r report
+	if !slices.ContainsFunc(c.Issuers, func(i Issuer) bool { return i.Active }) {
+		r.add("issuers", "no active issuer; secsy-pki init makes one")
+	}
+	if !c.Keys.Passphrase.IsSet() {
+		r.add("keys.passphrase", "no source: set one of file, env and credential")
+	}
+	if len(c.Profiles) == 0 {
+		r.add("profiles", "no profile")
+	}
+	for i, p := range c.Profiles {
+		if c.Listen.HTTP.ExternalURL == "" && (p.OCSP || p.CRL || p.CAIssuers) {
+			r.add("listen.http.external_url", "needed by profiles[%d], which puts addresses below it into certificates", i)
+			break
+		}
+	}
+	if c.ACME.Enabled {
+		if c.Listen.HTTPS.Address == "" {
+			r.add("listen.https.address", "needed by ACME; to do without, set acme.enabled to false")
+		}
+		if c.Listen.HTTPS.ExternalURL == "" {
+			r.add("listen.https.external_url", "needed by ACME, whose clients are sent addresses below it")
+		}
+	}
+	return Errors(r).orNil()
+}
+
+// A report gathers errors.
+type report Errors
+
+func (r *report) add(key, format string, args ...any) {
+	*r = append(*r, Error{Key: key, Msg: fmt.Sprintf(format, args...)})
+}
+
+// checkTogether finds the values that do not go together.
+func (c *Config) checkTogether() Errors {
+	var r report
+	c.checkListen(&r)
+	c.checkHops(&r)
+	c.checkStore(&r)
+	c.checkIssuers(&r)
+	c.checkProfiles(&r)
+	c.checkStatus(&r)
+	if c.Policy == PolicyPublic {
+		c.checkPublic(&r)
+	}
+	if c.Limits.HeaderTimeout > c.Limits.ReadTimeout {
+		r.add("limits.header_timeout", "%s is more than limits.read_timeout, %s", c.Limits.HeaderTimeout, c.Limits.ReadTimeout)
+	}
+	checkSecret(&r, "keys.passphrase", c.Keys.Passphrase)
+	return Errors(r)
+}
+
+func (c *Config) checkListen(r *report) {
+	l := &c.Listen
+	checkExternal(r, "listen.http.external_url", l.HTTP.ExternalURL, "http")
+	checkExternal(r, "listen.https.external_url", l.HTTPS.ExternalURL, "https")
+	if (l.HTTPS.Files.CertFile == "") != (l.HTTPS.Files.KeyFile == "") {
+		r.add("listen.https.files", "cert_file and key_file go together")
+	}
+	if l.HTTPS.Files.CertFile != "" && len(l.HTTPS.Certificate.Names) > 0 {
+		r.add("listen.https.certificate.names", "the certificate comes from listen.https.files: set one of the two")
+	}
+	if len(l.Operator.Socket) >= maxSocketPath {
+		r.add("listen.operator.socket", "the path has %d octets; a Unix socket's has at most %d", len(l.Operator.Socket), maxSocketPath-1)
+	}
+	type listener struct {
+		key  string
+		addr Address
+	}
+	all := []listener{
+		{"listen.http.address", l.HTTP.Address},
+		{"listen.https.address", l.HTTPS.Address},
+		{"listen.operator.address", l.Operator.Address},
+	}
+	for i, a := range all {
+		for _, b := range all[:i] {
+			if collide(a.addr, b.addr) {
+				r.add(a.key, "%s is taken by %s", a.addr, b.key)
+			}
+		}
+	}
+}
+
+// checkExternal holds the address that the world sees against its listener.
+// The program answers at fixed paths, so there can be none here.
+func checkExternal(r *report, key string, u URL, scheme string) {
+	if u == "" {
+		return
+	}
+	if p := u.Parsed(); p.Scheme != scheme || p.Path != "" {
+		r.add(key, "%s: want %s://host or %s://host:port, without a path", quote(string(u)), scheme, scheme)
+	}
+}
+
+// collide reports whether two listeners can't both be had.
+func collide(a, b Address) bool {
+	hostA, portA, errA := net.SplitHostPort(string(a))
+	hostB, portB, errB := net.SplitHostPort(string(b))
+	if errA != nil || errB != nil || portA != portB || portA == "0" {
+		return false
+	}
+	wildcard := func(host string) bool {
+		addr, err := netip.ParseAddr(host)
+		return host == "" || err == nil && addr.IsUnspecified()
+	}
+	return hostA == hostB || wildcard(hostA) || wildcard(hostB)
+}
+
+// checkHops refuses to trust the whole Internet.
+func (c *Config) checkHops(r *report) {
+	for key, list := range map[string][]CIDR{
+		"trusted_proxies.from":             c.TrustedProxies.From,
+		"listen.http.proxy_protocol.from":  c.Listen.HTTP.ProxyProtocol.From,
+		"listen.https.proxy_protocol.from": c.Listen.HTTPS.ProxyProtocol.From,
+	} {
+		for i, p := range list {
+			if p.IsValid() && p.Bits() == 0 {
+				r.add(fmt.Sprintf("%s[%d]", key, i), "%s is everybody: any client could claim any address", p)
+			}
+		}
+	}
+}
+
+func (c *Config) checkStore(r *report) {
+	checkSecret(r, "store.postgres.url", c.Store.Postgres.URL)
+	if c.Store.Engine == EnginePostgres && !c.Store.Postgres.URL.IsSet() {
+		r.add("store.postgres.url", "needed by engine postgres: set one of file, env and credential")
+	}
+}
+
+func checkSecret(r *report, key string, s Secret) {
+	if s.sources() > 1 {
+		r.add(key, "more than one source: set exactly one of file, env and credential")
+	}
+}
+
+func (c *Config) checkIssuers(r *report) {
+	seen := map[Name]bool{}
+	for i, is := range c.Issuers {
+		if seen[is.Name] {
+			r.add(fmt.Sprintf("issuers[%d].name", i), "%s is taken by another issuer", quote(string(is.Name)))
+		}
+		seen[is.Name] = true
+	}
+}
+
+func (c *Config) checkProfiles(r *report) {
+	issuers := map[Name]Issuer{}
+	for _, is := range c.Issuers {
+		issuers[is.Name] = is
+	}
+	seen := map[Name]bool{}
+	for i, p := range c.Profiles {
+		key := func(name string) string { return fmt.Sprintf("profiles[%d].%s", i, name) }
+		if seen[p.Name] {
+			r.add(key("name"), "%s is taken by another profile", quote(string(p.Name)))
+		}
+		seen[p.Name] = true
+		c.checkProfile(r, key, p, issuers)
+	}
+	if c.DefaultProfile != "" && !seen[c.DefaultProfile] {
+		r.add("default_profile", "there is no profile %s", quote(string(c.DefaultProfile)))
+	}
+}
+
+func (c *Config) checkProfile(r *report, key func(string) string, p Profile, issuers map[Name]Issuer) {
+	if strings.Trim(string(p.Name), "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		r.add(key("name"), "%s: want lower-case letters, digits and hyphens", quote(string(p.Name)))
+	}
+	if strings.HasPrefix(string(p.Name), "secsy-") {
+		r.add(key("name"), `names that begin with "secsy-" are the CA's own`)
+	}
+	for j, name := range p.Issuers {
+		at := key(fmt.Sprintf("issuers[%d]", j))
+		switch is, ok := issuers[name]; {
+		case !ok:
+			r.add(at, "there is no issuer %s", quote(string(name)))
+		case !is.Active:
+			r.add(at, "issuer %s is not active", quote(string(name)))
+		}
+	}
+	if p.Backdate >= p.Validity {
+		r.add(key("backdate"), "%s is not less than the validity, %s", p.Backdate, p.Validity)
+	}
+	if p.Identifiers == (Identifiers{}) {
+		r.add(key("identifiers"), "allow at least one kind of name")
+	}
+	if p.OCSP && !c.OCSP.Enabled {
+		r.add(key("ocsp"), "the responder is off: set ocsp.enabled, or this to false")
+	}
+}
+
+func (c *Config) checkStatus(r *report) {
+	if c.CRL.Validity < 2*c.CRL.Period {
+		r.add("crl.validity", "%s is less than twice crl.period, %s", c.CRL.Validity, c.CRL.Period)
+	}
+	if c.CRL.AfterRevocation > c.CRL.Period {
+		r.add("crl.after_revocation", "%s is more than crl.period, %s", c.CRL.AfterRevocation, c.CRL.Period)
+	}
+}
+
+// checkPublic holds c against the Baseline Requirements, where no date matters.
+func (c *Config) checkPublic(r *report) {
+	v := &c.ACME.Validation
+	if v.HTTP01Port != 80 {
+		r.add("acme.validation.http01_port", "under policy public it is 80")
+	}
+	if v.HTTPSPort != 443 {
+		r.add("acme.validation.https_port", "under policy public it is 443")
+	}
+	if v.AllowPrivateAddresses {
+		r.add("acme.validation.allow_private_addresses", "not allowed under policy public")
+	}
+	if len(v.Allow) > 0 {
+		r.add("acme.validation.allow", "not allowed under policy public")
+	}
+	if c.ACME.AuthorizationLifetime > publicReuse {
+		r.add("acme.authorization_lifetime", "%s is more than the %s of policy public", c.ACME.AuthorizationLifetime, publicReuse)
+	}
+	if c.ACME.Enabled && len(c.ACME.CAAIdentities) == 0 {
+		r.add("acme.caa_identities", "policy public needs the domain that CAA records name this CA by")
+	}
+	for i, p := range c.Profiles {
+		checkPublicProfile(r, func(name string) string { return fmt.Sprintf("profiles[%d].%s", i, name) }, p)
+	}
+}
+
+func checkPublicProfile(r *report, key func(string) string, p Profile) {
+	if p.Validity > publicValidity {
+		r.add(key("validity"), "%s is more than the %s of policy public", p.Validity, publicValidity)
+	}
+	for _, list := range []struct {
+		name    string
+		values  []string
+		refused []string
+	}{
+		{"key_usages", p.KeyUsages, []string{"contentCommitment", "dataEncipherment", "keyAgreement"}},
+		{"extended_key_usages", p.ExtendedKeyUsages, []string{"clientAuth", "codeSigning", "emailProtection", "timeStamping"}},
+		{"key_algorithms", p.KeyAlgorithms, []string{"ecdsa-p521", "ed25519"}},
+	} {
+		for i, v := range list.values {
+			if slices.Contains(list.refused, v) {
+				r.add(key(fmt.Sprintf("%s[%d]", list.name, i)), "%s is not allowed under policy public", v)
+			}
+		}
+	}
+	if !p.CRL && !p.OCSP && p.Validity > Duration(7*day) {
+		// Baseline Requirements §7.1.2.11.2: only short-lived certificates need no CRL.
+		r.add(key("crl"), "policy public needs crl or ocsp in certificates that live longer than 7d")
+	}
+}
