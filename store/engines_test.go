@@ -23,6 +23,7 @@ func TestEngines(t *testing.T) {
 	}{
 		{"engine", storetest.Engine},
 		{"audit", storetest.Audit},
+		{"ca", storetest.CA},
 	}
 	for _, engine := range engines {
 		for _, suite := range suites {

@@ -53,3 +53,8 @@ func TestRespondersAreIssued(t *testing.T) {
 		})
 	}
 }
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	catest.StoreSuite(t, func(*testing.T) ca.Store { return catest.NewStore() })
+}
