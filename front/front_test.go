@@ -384,10 +384,13 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}))
 	for _, framing := range []string{"Content-Length: 100", "Content-Length: 60000", "Transfer-Encoding: chunked", "Content-Length: 100000000"} {
-		got := say(t, h.address(), "POST / HTTP/1.1\r\nHost: h\r\n"+framing+"\r\n\r\n") // and no body, ever
-		if !strings.HasPrefix(got, "HTTP/1.1 429 ") || !strings.Contains(got, "Connection: close") {
-			t.Errorf("%s: %q, want 429 and a close", framing, got)
-		}
+		t.Run(framing, func(t *testing.T) {
+			t.Parallel()
+			got := say(t, h.address(), "POST / HTTP/1.1\r\nHost: h\r\n"+framing+"\r\n\r\n") // and no body, ever
+			if !strings.HasPrefix(got, "HTTP/1.1 429 ") || !strings.Contains(got, "Connection: close") {
+				t.Errorf("%q, want 429 and a close", got)
+			}
+		})
 	}
 	got := say(t, h.address(), "POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 60000\r\n\r\n")
 	if !strings.HasPrefix(got, "HTTP/1.1 429 ") {
