@@ -214,6 +214,24 @@ func (e *Engine) Ping(ctx context.Context) error {
 	})
 }
 
+// A Stat is a reading of the engine's counters.
+type Stat struct {
+	Writes  uint64 // that were committed
+	Commits uint64 // that they shared
+	Waiting int    // writers in line now
+	Readers int    // reads that run now
+}
+
+// Stat returns the counters.
+func (e *Engine) Stat() Stat {
+	return Stat{
+		Writes:  e.writer.writes.Load(),
+		Commits: e.writer.commits.Load(),
+		Waiting: len(e.writer.queue),
+		Readers: e.readers.Stats().InUse,
+	}
+}
+
 // enter begins a call that Close will wait for.
 func (e *Engine) enter(ctx context.Context) (context.Context, error) {
 	ctx, err := store.Enter(ctx, e)

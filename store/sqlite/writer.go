@@ -74,6 +74,8 @@ type writer struct {
 	queue   chan *member
 	stopped chan struct{}
 
+	writes, commits atomic.Uint64
+
 	// These belong to the goroutine.
 	conn  *sql.Conn // nil when it is to be opened again
 	ctrl  map[string]*sql.Stmt
@@ -190,6 +192,8 @@ func (w *writer) commit() {
 		w.abandon(fmt.Errorf("committing: %w", err))
 		return
 	}
+	w.commits.Add(1)
+	w.writes.Add(uint64(len(w.batch)))
 	w.tell(nil)
 }
 
