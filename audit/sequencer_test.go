@@ -189,7 +189,7 @@ func TestCrashesBetweenLeaveNoGapForkOrDuplicate(t *testing.T) {
 		}
 		for range 200 {
 			m.Append(audit.New("system", "x", "y", nil))
-			time.Sleep(time.Duration(m.rng.IntN(100)) * time.Millisecond)
+			time.Sleep(rand.N(100 * time.Millisecond))
 		}
 		time.Sleep(time.Hour)
 		for _, stop := range stops {
