@@ -25,6 +25,9 @@ const (
 	abortBudget = 10 * time.Second
 	// busyRetry is when to come back to a busy device.
 	busyRetry = 5 * time.Second
+	// clockSkew is how far this machine's clock may lie before the birth of an
+	// issuer before it must be wrong.
+	clockSkew = 5 * time.Minute
 )
 
 // Issue makes one certificate: it decides whether req may be had, lints what
@@ -108,7 +111,8 @@ func (a *Authority) pickIssuer(p *Profile, want IssuerID) (*issuer, error) {
 	var fit []*issuer
 	for _, i := range a.issuers {
 		active := i.Active || p.kind == kindResponder
-		if active && (want == "" || i.ID == want) && (len(p.Issuers) == 0 || slices.Contains(p.Issuers, i.Name)) && i.Cert.NotAfter.After(a.now()) {
+		allowed := len(p.Issuers) == 0 || slices.Contains(p.Issuers, i.Name)
+		if active && allowed && (want == "" || i.ID == want) && i.validAt(a.now()) {
 			fit = append(fit, i)
 		}
 	}
@@ -119,6 +123,10 @@ func (a *Authority) pickIssuer(p *Profile, want IssuerID) (*issuer, error) {
 		return nil, fmt.Errorf("profile %q: whose responder it is must be said", p.Name)
 	}
 	return fit[rand.IntN(len(fit))], nil
+}
+
+func (i *issuer) validAt(now time.Time) bool {
+	return i.Cert.NotAfter.After(now) && i.Cert.NotBefore.Before(now.Add(clockSkew))
 }
 
 // CheckValidity says whether a certificate of the profile may be asked for with
