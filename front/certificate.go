@@ -31,10 +31,13 @@ type FileCertificate struct {
 	cfg     FileCertificateConfig
 	current atomic.Pointer[tls.Certificate]
 
-	mu   sync.Mutex // lets one reload run at a time, and guards what is below
-	seen stamp      // the files of the last attempt, good or bad
-	bad  bool       // that attempt failed
+	mu    sync.Mutex // lets one reload run at a time, and guards what is below
+	files pair
+	seen  stamp // the files of the last attempt, good or bad
+	bad   bool  // that attempt failed
 }
+
+type pair struct{ cert, key string }
 
 // stamp tells whether files were replaced.
 type stamp struct {
@@ -50,7 +53,7 @@ func NewFileCertificate(cfg FileCertificateConfig) (*FileCertificate, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	f := &FileCertificate{cfg: cfg}
+	f := &FileCertificate{cfg: cfg, files: pair{cfg.CertFile, cfg.KeyFile}}
 	if err := f.Reload(); err != nil {
 		return nil, err
 	}
@@ -76,7 +79,22 @@ func (f *FileCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate
 func (f *FileCertificate) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.reloadLocked(f.stamp())
+	return f.reloadLocked(f.files.stamp())
+}
+
+// Use is Reload from other files. If they are bad, it goes on following the old
+// ones.
+func (f *FileCertificate) Use(certFile, keyFile string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.files
+	f.files = pair{certFile, keyFile}
+	err := f.reloadLocked(f.files.stamp())
+	if err != nil {
+		f.files = old
+		f.seen, f.bad = old.stamp(), false
+	}
+	return err
 }
 
 // Run reloads whenever the files change, until ctx ends.
@@ -98,25 +116,25 @@ func (f *FileCertificate) Run(ctx context.Context) {
 func (f *FileCertificate) poll(ctx context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now, wasBad := f.stamp(), f.bad
+	now, wasBad := f.files.stamp(), f.bad
 	same := now == f.seen
 	if same && !wasBad {
 		return
 	}
-	if err := f.reloadLocked(now); err != nil && !(same && wasBad) {
+	if err := f.reloadLocked(now); err != nil && (!same || !wasBad) {
 		f.cfg.Log.ErrorContext(ctx, "new certificate of the listener is bad, keeping the old one", "error", err)
 	}
 }
 
 func (f *FileCertificate) reloadLocked(now stamp) error {
 	f.seen, f.bad = now, true
-	c, err := tls.LoadX509KeyPair(f.cfg.CertFile, f.cfg.KeyFile)
+	c, err := tls.LoadX509KeyPair(f.files.cert, f.files.key)
 	if err != nil {
-		return fmt.Errorf("loading certificate %s with key %s: %w", f.cfg.CertFile, f.cfg.KeyFile, reason(err))
+		return fmt.Errorf("loading certificate %s with key %s: %w", f.files.cert, f.files.key, reason(err))
 	}
 	f.current.Store(&c)
 	f.bad = false
-	log := f.cfg.Log.With("file", f.cfg.CertFile, "subject", c.Leaf.Subject.String(), "not_after", c.Leaf.NotAfter)
+	log := f.cfg.Log.With("file", f.files.cert, "subject", c.Leaf.Subject.String(), "not_after", c.Leaf.NotAfter)
 	if time.Now().After(c.Leaf.NotAfter) {
 		log.Warn("certificate of the listener has expired: clients will refuse it")
 		return nil
@@ -133,12 +151,12 @@ func reason(err error) error {
 	return err
 }
 
-func (f *FileCertificate) stamp() stamp {
+func (p pair) stamp() stamp {
 	var s stamp
-	if i, err := os.Stat(f.cfg.CertFile); err == nil {
+	if i, err := os.Stat(p.cert); err == nil {
 		s.cert, s.certSize = i.ModTime(), i.Size()
 	}
-	if i, err := os.Stat(f.cfg.KeyFile); err == nil {
+	if i, err := os.Stat(p.key); err == nil {
 		s.key, s.keySize = i.ModTime(), i.Size()
 	}
 	return s

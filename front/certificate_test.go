@@ -3,6 +3,7 @@ package front_test
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -50,6 +51,27 @@ func TestReloadTakesGoodFilesAndKeepsTheOldForBadOnes(t *testing.T) {
 	}
 	if got := subject(t, c); got != "two.test" {
 		t.Errorf("after a bad Reload: %s", got)
+	}
+}
+
+func TestOtherFilesAreUsedOnlyIfTheyAreGood(t *testing.T) {
+	t.Parallel()
+	dir, other := t.TempDir(), t.TempDir()
+	certFile, keyFile := writeCertificate(t, dir, "one.test")
+	c, err := front.NewFileCertificate(front.FileCertificateConfig{CertFile: certFile, KeyFile: keyFile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Use(certFile, filepath.Join(other, "absent.pem")); err == nil {
+		t.Error("a key that isn't there was taken")
+	}
+	writeCertificate(t, dir, "two.test")
+	if err := c.Reload(); err != nil || subject(t, c) != "two.test" {
+		t.Errorf("the old files are followed no more: %s, %v", subject(t, c), err)
+	}
+	otherCert, otherKey := writeCertificate(t, other, "three.test")
+	if err := c.Use(otherCert, otherKey); err != nil || subject(t, c) != "three.test" {
+		t.Errorf("after Use: %s, %v", subject(t, c), err)
 	}
 }
 

@@ -63,7 +63,7 @@ type Config struct {
 	Readiness *Readiness // told when we serve and when we drain; may be nil
 
 	DrainDelay   time.Duration // between "not ready" and the end of accepting, for load balancers to notice; 0
-	DrainTimeout time.Duration // for requests in flight; 30 s
+	DrainTimeout time.Duration // for requests in flight; 0 cuts them off
 
 	Log        *slog.Logger          // nil: none
 	AccessLog  *slog.Logger          // one line for each request; nil: Log
@@ -87,9 +87,6 @@ func New(cfg Config) (*Front, error) {
 	}
 	if cfg.AccessLog == nil {
 		cfg.AccessLog = cfg.Log
-	}
-	if cfg.DrainTimeout == 0 {
-		cfg.DrainTimeout = 30 * time.Second
 	}
 	if cfg.Registerer == nil {
 		cfg.Registerer = prometheus.NewRegistry()
@@ -125,7 +122,7 @@ func (l Listener) validate() error {
 	case l.Limits.Proxy > maxProxyWait:
 		return fmt.Errorf("waiting %s for a PROXY header is too long: %s at most", l.Limits.Proxy, maxProxyWait)
 	}
-	return l.Hops.validate()
+	return nil
 }
 
 func (l Limits) withDefaults() (Limits, error) {
@@ -237,7 +234,8 @@ func (f *Front) drain(ctx context.Context, broken <-chan error) {
 		defer t.Stop()
 		select {
 		case <-t.C:
-		case <-broken: // nothing left to wait for
+		case err := <-broken: // there is less to wait for now
+			f.cfg.Log.ErrorContext(ctx, "listener broke while draining", "error", err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.DrainTimeout)

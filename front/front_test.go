@@ -19,6 +19,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -171,14 +172,20 @@ func hear(t *testing.T, c net.Conn) string {
 	return string(all)
 }
 
+// reply is an answer without its body.
+type reply struct {
+	StatusCode int
+	Header     http.Header
+}
+
 // ask sends a request over a connection of its own.
-func ask(t *testing.T, address, path string, header ...string) (*http.Response, string) {
+func ask(t *testing.T, address, path string, header ...string) (reply, string) {
 	t.Helper()
 	c := dial(t, address)
 	return askOver(t, c, path, header...)
 }
 
-func askOver(t *testing.T, c net.Conn, path string, header ...string) (*http.Response, string) {
+func askOver(t *testing.T, c net.Conn, path string, header ...string) (reply, string) {
 	t.Helper()
 	text := "GET " + path + " HTTP/1.1\r\nHost: h\r\n" + strings.Join(append(header, ""), "\r\n") + "\r\n"
 	if _, err := io.WriteString(c, text); err != nil {
@@ -187,7 +194,7 @@ func askOver(t *testing.T, c net.Conn, path string, header ...string) (*http.Res
 	return readAnswer(t, bufio.NewReader(c))
 }
 
-func readAnswer(t *testing.T, r *bufio.Reader) (*http.Response, string) {
+func readAnswer(t *testing.T, r *bufio.Reader) (reply, string) {
 	t.Helper()
 	res, err := http.ReadResponse(r, nil)
 	if err != nil {
@@ -198,7 +205,7 @@ func readAnswer(t *testing.T, r *bufio.Reader) (*http.Response, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res, string(text)
+	return reply{res.StatusCode, res.Header}, string(text)
 }
 
 func tellCaller(w http.ResponseWriter, r *http.Request) {
@@ -400,7 +407,7 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 
 func TestASpoofedHeaderFromAStrangerIsIgnored(t *testing.T) {
 	t.Parallel()
-	stranger := &front.Hops{Header: front.XForwardedFor, Trusted: prefixes(t, "10.0.0.0/8")}
+	stranger := newHops(t, front.XForwardedFor, "10.0.0.0/8")
 	h := open(t, one(front.Listener{Hops: stranger}, tellCaller))
 	nobody := open(t, one(front.Listener{}, tellCaller))
 	for i := range 5 { // rotating the leftmost address must not make new clients
@@ -411,7 +418,7 @@ func TestASpoofedHeaderFromAStrangerIsIgnored(t *testing.T) {
 			}
 		}
 	}
-	proxy := &front.Hops{Header: front.XForwardedFor, Trusted: prefixes(t, "127.0.0.0/8")}
+	proxy := newHops(t, front.XForwardedFor, "127.0.0.0/8")
 	trusted := open(t, one(front.Listener{Hops: proxy}, tellCaller))
 	if _, got := ask(t, trusted.address(), "/", "X-Forwarded-For: 203.0.113.1", "X-Forwarded-For: 192.0.2.7"); got != "client=192.0.2.7 conn=127.0.0.1" {
 		t.Errorf("caller behind a proxy is %q", got)
@@ -460,6 +467,28 @@ func TestDrainFinishesWhatItBegan(t *testing.T) {
 	close(goOn)
 	if _, got := readAnswer(t, bufio.NewReader(inFlight)); got != "finished" {
 		t.Errorf("the request in flight got %q", got)
+	}
+	if err := <-h.done; err != nil {
+		t.Errorf("Serve = %v", err)
+	}
+}
+
+func TestLoadBalancersHaveTimeToNoticeADrain(t *testing.T) {
+	t.Parallel()
+	ready, err := front.NewReadiness(front.ReadinessConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := one(front.Listener{Routes: front.OperatorRoutes(ready, prometheus.NewRegistry(), nil)}, tellCaller)
+	cfg.Readiness, cfg.DrainDelay = ready, 2*time.Second
+	h := open(t, cfg)
+	h.stop()
+	h.log.next(t, "draining")
+	if res, _ := ask(t, h.address(), "/readyz"); res.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("/readyz = %d, want 503", res.StatusCode)
+	}
+	if res, _ := ask(t, h.address(), "/"); res.StatusCode != http.StatusOK {
+		t.Errorf("a request during the delay: %d, want 200", res.StatusCode)
 	}
 	if err := <-h.done; err != nil {
 		t.Errorf("Serve = %v", err)
@@ -683,8 +712,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"label from outside": {Name: "a b", Address: "127.0.0.1:0"},
 		"nowhere":            {Name: "x"},
 		"two places":         {Name: "x", Address: "127.0.0.1:0", Socket: "/s"},
-		"socket with hops":   {Name: "x", Socket: "/s", Hops: &front.Hops{Header: front.Forwarded}},
-		"other header":       {Name: "x", Address: "127.0.0.1:0", Hops: &front.Hops{Header: "X-Real-Ip"}},
+		"socket with hops":   {Name: "x", Socket: "/s", Hops: newHops(t, front.Forwarded)},
 		"long proxy wait":    {Name: "x", Address: "127.0.0.1:0", Limits: front.Limits{Proxy: 6 * time.Second}},
 		"unbounded":          {Name: "x", Address: "127.0.0.1:0", Limits: front.Limits{Read: -1}},
 		"relative route":     {Name: "x", Address: "127.0.0.1:0", Routes: []front.Route{{Prefix: "a", Class: "a", Handler: some}}},
@@ -748,5 +776,29 @@ func TestHTTPSSpeaksHTTP2AndNothingBelowTLS12(t *testing.T) {
 	}
 	if text := h.log.text(); strings.Contains(text, "handshake") {
 		t.Errorf("strangers' handshakes fill the log: %s", text)
+	}
+}
+
+// BenchmarkRequest is what the front adds to a handler, the access line included.
+func BenchmarkRequest(b *testing.B) {
+	hops := newHops(b, front.XForwardedFor, "192.0.2.0/24")
+	f, err := front.New(front.Config{
+		Listeners: []front.Listener{{
+			Name: "bench", Address: "127.0.0.1:0", Hops: hops,
+			Routes: []front.Route{{Prefix: "/ocsp", Class: "ocsp", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusOK)
+			})}},
+		}},
+		AccessLog: slog.New(slog.NewJSONHandler(io.Discard, nil)),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h := front.HandlersForTest(f)[0]
+	r := httptest.NewRequestWithContext(b.Context(), http.MethodGet, "/ocsp/MFQwUjBQME4wTDAJBgUrDgMCGgUABBQ", nil)
+	r.Header.Set("X-Forwarded-For", "203.0.113.7")
+	b.ReportAllocs()
+	for b.Loop() {
+		h.ServeHTTP(httptest.NewRecorder(), r)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 )
 
 // The two headers that hops write. There is no third, and never one in place of
@@ -20,17 +21,47 @@ const (
 )
 
 // Hops says which proxies stand before a listener, and where they write whom
-// they speak for. A nil Hops believes nobody: the client is the TCP peer.
+// they speak for. It can be replaced while requests read it. A nil Hops believes
+// nobody: the client is the TCP peer.
 type Hops struct {
-	Header  string    // XForwardedFor or Forwarded
-	Trusted *Prefixes // the proxies
+	rule atomic.Pointer[hopRule]
 }
 
-func (h *Hops) validate() error {
-	if h == nil || h.Header == XForwardedFor || h.Header == Forwarded {
-		return nil
+type hopRule struct {
+	header  string
+	trusted Prefixes
+}
+
+// NewHops returns the rule that the proxies in trusted write whom they speak for
+// into header.
+func NewHops(header string, trusted ...netip.Prefix) (*Hops, error) {
+	h := &Hops{}
+	if err := h.Set(header, trusted); err != nil {
+		return nil, err
 	}
-	return fmt.Errorf("header of trusted hops is %q: it must be %s or %s", h.Header, XForwardedFor, Forwarded)
+	return h, nil
+}
+
+// Set replaces the rule. If it returns an error, the old one stays.
+func (h *Hops) Set(header string, trusted []netip.Prefix) error {
+	rule := &hopRule{header: http.CanonicalHeaderKey(header)}
+	if rule.header != XForwardedFor && rule.header != Forwarded {
+		return fmt.Errorf("header of trusted hops is %q: it must be %s or %s", header, XForwardedFor, Forwarded)
+	}
+	if err := rule.trusted.Set(trusted); err != nil {
+		return err
+	}
+	h.rule.Store(rule)
+	return nil
+}
+
+// trusts reports whether a is one of the proxies.
+func (h *Hops) trusts(a netip.Addr) bool {
+	if h == nil {
+		return false
+	}
+	rule := h.rule.Load()
+	return rule != nil && rule.trusted.Contains(a)
 }
 
 // Client returns the address of the client of a request that came over a
@@ -43,15 +74,19 @@ func (h *Hops) validate() error {
 // no address ends the walk at the last hop that was one.
 func (h *Hops) Client(conn netip.Addr, header http.Header) netip.Addr {
 	conn = plain(conn)
-	if h == nil || !h.Trusted.Contains(conn) {
+	if !h.trusts(conn) {
 		return conn
 	}
-	lines := header[h.Header]
+	return h.rule.Load().client(conn, header)
+}
+
+func (h *hopRule) client(conn netip.Addr, header http.Header) netip.Addr {
+	lines := header[h.header]
 	if !bounded(lines) {
 		return conn
 	}
 	cut, parse := cutPlain, parseXFF
-	if h.Header == Forwarded {
+	if h.header == Forwarded {
 		cut, parse = cutQuoted, parseForwarded
 	}
 	client := conn
@@ -65,7 +100,7 @@ func (h *Hops) Client(conn netip.Addr, header http.Header) netip.Addr {
 				return client
 			}
 			client = addr
-			if !h.Trusted.Contains(addr) {
+			if !h.trusted.Contains(addr) {
 				return client
 			}
 		}
@@ -100,7 +135,7 @@ func cutQuoted(list string) (rest, last string, more bool) {
 	quoted := false
 	for i := len(list) - 1; i >= 0; i-- {
 		switch {
-		case list[i] == '"' && !(quoted && escaped(list, i)):
+		case list[i] == '"' && (!quoted || !escaped(list, i)):
 			quoted = !quoted
 		case list[i] == ',' && !quoted:
 			return list[:i], list[i+1:], true

@@ -10,17 +10,30 @@ import (
 	"github.com/secsy-pki/secsy-pki/front"
 )
 
-func prefixes(t testing.TB, list ...string) *front.Prefixes {
-	t.Helper()
+func parse(list []string) []netip.Prefix {
 	var ps []netip.Prefix
 	for _, s := range list {
 		ps = append(ps, netip.MustParsePrefix(s))
 	}
-	p, err := front.NewPrefixes(ps...)
+	return ps
+}
+
+func prefixes(t testing.TB, list ...string) *front.Prefixes {
+	t.Helper()
+	p, err := front.NewPrefixes(parse(list)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+func newHops(t testing.TB, header string, trusted ...string) *front.Hops {
+	t.Helper()
+	h, err := front.NewHops(header, parse(trusted)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
 }
 
 func TestTheClientIsTheFirstHopFromTheRightThatIsNotOurs(t *testing.T) {
@@ -70,7 +83,8 @@ func TestTheClientIsTheFirstHopFromTheRightThatIsNotOurs(t *testing.T) {
 		"open quote on the left": {front.Forwarded, proxy, []string{`for="evil, for="[2001:db8::7]"`}, "2001:db8::7"},
 		"quoted list on the left": {
 			front.Forwarded, proxy,
-			[]string{`for="x, for=10.0.0.2", for=192.0.2.7`}, "192.0.2.7",
+			[]string{`for="x, for=10.0.0.2", for=192.0.2.7`},
+			"192.0.2.7",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +93,7 @@ func TestTheClientIsTheFirstHopFromTheRightThatIsNotOurs(t *testing.T) {
 			if c.lines == nil {
 				h = http.Header{}
 			}
-			hops := &front.Hops{Header: c.header, Trusted: prefixes(t, "10.0.0.0/8")}
+			hops := newHops(t, c.header, "10.0.0.0/8")
 			if got := hops.Client(netip.MustParseAddr(c.conn), h).String(); got != c.want {
 				t.Errorf("client = %s, want %s", got, c.want)
 			}
@@ -89,7 +103,7 @@ func TestTheClientIsTheFirstHopFromTheRightThatIsNotOurs(t *testing.T) {
 
 func TestOnlyTheConfiguredHeaderIsRead(t *testing.T) {
 	t.Parallel()
-	hops := &front.Hops{Header: front.Forwarded, Trusted: prefixes(t, "10.0.0.0/8")}
+	hops := newHops(t, "forwarded", "10.0.0.0/8")
 	h := http.Header{}
 	h.Set("X-Forwarded-For", "1.1.1.1")
 	h.Set("X-Real-Ip", "1.1.1.1")
@@ -106,25 +120,28 @@ func TestOnlyTheConfiguredHeaderIsRead(t *testing.T) {
 
 func TestTrustedHopsCanBeReplacedWhileServing(t *testing.T) {
 	t.Parallel()
-	trusted := prefixes(t)
-	hops := &front.Hops{Header: front.XForwardedFor, Trusted: trusted}
-	conn, h := netip.MustParseAddr("10.0.0.1"), http.Header{"X-Forwarded-For": {"192.0.2.7"}}
+	hops := newHops(t, front.XForwardedFor)
+	conn := netip.MustParseAddr("10.0.0.1")
+	h := http.Header{"X-Forwarded-For": {"192.0.2.7"}, "Forwarded": {"for=192.0.2.8"}}
 	if got := hops.Client(conn, h); got != conn {
 		t.Errorf("client = %s, want the TCP peer", got)
 	}
-	if err := trusted.Set([]netip.Prefix{netip.MustParsePrefix("::ffff:10.0.0.0/104")}); err != nil {
+	if err := hops.Set("x-forwarded-for", parse([]string{"::ffff:10.0.0.0/104"})); err != nil {
 		t.Fatal(err)
 	}
 	if got := hops.Client(conn, h).String(); got != "192.0.2.7" {
 		t.Errorf("client = %s, want 192.0.2.7", got)
 	}
 	for _, bad := range []netip.Prefix{{}, netip.MustParsePrefix("::ffff:0.0.0.0/90")} {
-		if err := trusted.Set([]netip.Prefix{bad}); err == nil {
+		if err := hops.Set(front.Forwarded, []netip.Prefix{bad}); err == nil {
 			t.Errorf("prefix %v was taken", bad)
 		}
 	}
-	if !trusted.Contains(conn) {
-		t.Error("a bad set replaced the good one")
+	if err := hops.Set("X-Real-Ip", parse([]string{"10.0.0.0/8"})); err == nil {
+		t.Error("a header that strangers write was taken")
+	}
+	if got := hops.Client(conn, h).String(); got != "192.0.2.7" {
+		t.Errorf("client = %s: a bad rule replaced the good one", got)
 	}
 }
 
@@ -151,7 +168,7 @@ func fuzzHops(f *testing.F, header string, seeds ...string) {
 	}
 	trusted := prefixes(f, "10.0.0.0/8", "2001:db8::/32")
 	conn := netip.MustParseAddr("10.0.0.1")
-	hops := &front.Hops{Header: header, Trusted: trusted}
+	hops := newHops(f, header, "10.0.0.0/8", "2001:db8::/32")
 	f.Fuzz(func(t *testing.T, one, two string) {
 		got := hops.Client(conn, http.Header{header: {one, two}})
 		if !got.IsValid() || got.Is4In6() || got.Zone() != "" {

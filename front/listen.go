@@ -78,7 +78,7 @@ func (b *boundListener) Accept() (net.Conn, error) {
 // local socket belongs to us: they are bound by the listener only.
 func (b *boundListener) client(raw net.Conn) netip.Addr {
 	a := socketAddr(raw.RemoteAddr())
-	if b.proxyFrom.Contains(a) || b.hops != nil && b.hops.Trusted.Contains(a) {
+	if b.proxyFrom.Contains(a) || b.hops.trusts(a) {
 		return netip.Addr{}
 	}
 	return clientKey(a)

@@ -118,7 +118,7 @@ func TestHopsAreReadBehindAProxyHeader(t *testing.T) {
 	t.Parallel()
 	h := open(t, one(front.Listener{
 		ProxyFrom: prefixes(t, "127.0.0.0/8"),
-		Hops:      &front.Hops{Header: front.XForwardedFor, Trusted: prefixes(t, "192.0.2.0/24")},
+		Hops:      newHops(t, front.XForwardedFor, "192.0.2.0/24"),
 	}, tellCaller))
 	c := dial(t, h.address())
 	if _, err := io.WriteString(c, v1+"GET / HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 203.0.113.9\r\n\r\n"); err != nil {
