@@ -1,0 +1,215 @@
+package ocsp
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/keys"
+)
+
+const (
+	requestType  = "application/ocsp-request"
+	responseType = "application/ocsp-response"
+	// maxPath bounds a GET's path: maxRequest in base64, every character escaped twice.
+	maxPath = maxRequest * 4 / 3 * 5
+)
+
+// Handler serves GET, HEAD and POST below Config.Path. It reads the request
+// line as sent and must stand before anything that cleans or redirects paths,
+// for base64 holds slashes of its own.
+func (s *Server) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := s.serve(w, r); err != nil {
+			s.refuse(w, r, err)
+		}
+	})
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
+	der, err := s.read(w, r)
+	if err != nil {
+		return err
+	}
+	req, err := parseRequest(der)
+	if err != nil {
+		return err
+	}
+	a, cacheable, err := s.answer(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	return s.send(w, r, a, cacheable)
+}
+
+// errMethod and errMediaType are the refusals that HTTP has its own words for.
+var (
+	errMethod    = errors.New("ocsp: method not allowed")
+	errMediaType = errors.New("ocsp: not " + requestType)
+)
+
+// read returns the DER request, by whichever method it came.
+func (s *Server) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		return decodePath(s.encoded(r.RequestURI))
+	case http.MethodPost:
+		return readBody(w, r)
+	default:
+		return nil, errMethod
+	}
+}
+
+// encoded cuts the request out of a request target: what follows Config.Path,
+// without query, in origin or absolute form (RFC 9112 §3.2).
+func (s *Server) encoded(target string) string {
+	target, _, _ = strings.Cut(target, "?")
+	if _, rest, absolute := strings.Cut(target, "://"); absolute && !strings.HasPrefix(target, "/") {
+		_, path, _ := strings.Cut(rest, "/")
+		target = "/" + path
+	}
+	return strings.TrimPrefix(target, s.cfg.Path)
+}
+
+// decodePath reads base64 in any spelling that clients are known to send: with
+// more than one slash before it, "+", "/" and "=" bare or escaped, once or
+// twice, the URL alphabet, without padding.
+func decodePath(path string) ([]byte, error) {
+	if len(path) > maxPath {
+		return nil, malformed("path too long")
+	}
+	for range 2 {
+		unescaped, err := url.PathUnescape(path) // leaves "+" alone
+		if err != nil {
+			return nil, malformed("escapes")
+		}
+		if der, err := decodeBase64(unescaped); err == nil {
+			return der, nil
+		}
+		path = unescaped
+	}
+	return nil, malformed("base64")
+}
+
+var toStd = strings.NewReplacer("-", "+", "_", "/", " ", "+")
+
+func decodeBase64(s string) ([]byte, error) {
+	s = strings.TrimRight(strings.TrimLeft(s, "/"), "=")
+	if strings.ContainsAny(s, "\r\n") { // which the decoder would skip
+		return nil, base64.CorruptInputError(0)
+	}
+	return base64.RawStdEncoding.DecodeString(toStd.Replace(s))
+}
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if ct := r.Header.Get("Content-Type"); ct != "" {
+		if t, _, err := mime.ParseMediaType(ct); err != nil || t != requestType {
+			return nil, errMediaType
+		}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+	if err != nil {
+		return nil, fmt.Errorf("%w: reading body: %w", malformedRequest, err)
+	}
+	return body, nil
+}
+
+// send writes a signed response, unless its time has passed meanwhile.
+func (s *Server) send(w http.ResponseWriter, r *http.Request, a *answer, cacheable bool) error {
+	left := a.nextUpdate.Sub(s.cfg.Now())
+	if left <= 0 {
+		return fmt.Errorf("%w: the response ended at %v", tryLater, a.nextUpdate)
+	}
+	result := "good"
+	if a.status.revoked() {
+		result = "revoked"
+	}
+	h := w.Header()
+	h.Set("Content-Type", responseType)
+	if !cacheable {
+		s.count(result)
+		h.Set("Cache-Control", "no-store")
+		write(w, http.StatusOK, a.body)
+		return nil
+	}
+	// RFC 9919 §6.2.
+	h.Set("ETag", a.etag)
+	h.Set("Last-Modified", a.producedAt.Format(http.TimeFormat))
+	h.Set("Expires", a.nextUpdate.Format(http.TimeFormat))
+	age := int64(min(left, s.cfg.MaxAge) / time.Second)
+	h.Set("Cache-Control", "max-age="+strconv.FormatInt(age, 10)+", public, no-transform, must-revalidate")
+	if r.Method != http.MethodPost && unchanged(r.Header, a) {
+		s.count("not_modified")
+		h.Del("Content-Type")
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	s.count(result)
+	write(w, http.StatusOK, a.body)
+	return nil
+}
+
+// unchanged evaluates RFC 9110 §13.2.2: If-None-Match, and only without it
+// If-Modified-Since.
+func unchanged(h http.Header, a *answer) bool {
+	if tags, ok := h["If-None-Match"]; ok {
+		return matches(strings.Join(tags, ","), a.etag)
+	}
+	since, err := http.ParseTime(h.Get("If-Modified-Since"))
+	return err == nil && !a.producedAt.After(since)
+}
+
+// matches compares weakly (RFC 9110 §8.8.3.2). Our tags hold no comma.
+func matches(list, etag string) bool {
+	for tag := range strings.SplitSeq(list, ",") {
+		tag = strings.TrimSpace(tag)
+		if tag == "*" || strings.TrimPrefix(tag, "W/") == etag {
+			return true
+		}
+	}
+	return false
+}
+
+// refuse turns an error into its answer. To clients anything but 200 is a
+// network failure, so OCSP's own refusals are 200, and never kept.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	code, status := http.StatusOK, internalError
+	switch known, ok := errors.AsType[responseStatus](err); {
+	case errors.Is(err, errMethod):
+		w.Header().Set("Allow", "GET, HEAD, POST")
+		code, status = http.StatusMethodNotAllowed, malformedRequest
+	case errors.Is(err, errMediaType):
+		code, status = http.StatusUnsupportedMediaType, malformedRequest
+	case ok:
+		status = known
+	case errors.Is(err, keys.ErrBusy):
+		status = tryLater
+	case errors.Is(err, context.DeadlineExceeded):
+		status = tryLater
+		s.faults.report(r.Context(), "answering an OCSP request in time", err)
+	case r.Context().Err() == nil: // a client that left is no fault of ours
+		s.faults.report(r.Context(), "answering an OCSP request", err)
+	}
+	s.count(status.String())
+	h := w.Header()
+	h.Set("Content-Type", responseType)
+	h.Set("Cache-Control", "no-store")
+	write(w, code, status.der())
+}
+
+func (s *Server) count(result string) { s.metrics.answers.WithLabelValues(result).Inc() }
+
+// write sends a whole body. A client that left in between is not an error.
+func write(w http.ResponseWriter, code int, body []byte) {
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}

@@ -1,0 +1,223 @@
+package ocsp
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/keys"
+)
+
+const (
+	// checkEvery is how often a delegate is looked at, give or take a quarter,
+	// so that of two replicas with one key mostly one renews for both.
+	checkEvery = 10 * time.Minute
+	// firstRetry and lastRetry bound the pause after a failed renewal.
+	firstRetry = 10 * time.Second
+	lastRetry  = 10 * time.Minute
+	// renewTimeout bounds one attempt.
+	renewTimeout = time.Minute
+)
+
+var oidNoCheck = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 48, 1, 5}
+
+// A post is an issuer with the delegate that answers for it. While it has none
+// its answer is tryLater; the CA's own key never stands in.
+type post struct {
+	index    int
+	issuer   *ca.Issuer
+	delegate atomic.Pointer[delegate]
+}
+
+// Prepare gives every issuer its responder certificate: the stored one, or a
+// new one. Its error names the issuers that have none; Run keeps trying.
+func (s *Server) Prepare(ctx context.Context) error {
+	var errs []error
+	for _, p := range s.posts {
+		if err := s.staff(ctx, p); err != nil && p.delegate.Load() == nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Run renews the responder certificates at half of their lives until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, p := range s.posts {
+		wg.Go(func() { s.keepStaffed(ctx, p) })
+	}
+	wg.Wait()
+	return nil
+}
+
+func (s *Server) keepStaffed(ctx context.Context, p *post) {
+	retry := firstRetry
+	for {
+		wait := checkEvery*3/4 + rand.N(checkEvery/2)
+		if err := s.staff(ctx, p); err != nil {
+			wait, retry = retry, min(2*retry, lastRetry)
+		} else {
+			retry = firstRetry
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// staff sees to it that p has a delegate in the first half of its life. When
+// that fails, the one it has stays.
+func (s *Server) staff(ctx context.Context, p *post) error {
+	if d := p.delegate.Load(); d != nil && s.fresh(d.cert) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	d, err := s.recruit(ctx, p)
+	if d != nil {
+		p.delegate.Store(d)
+		s.metrics.notAfter.WithLabelValues(string(p.issuer.ID)).Set(float64(d.cert.NotAfter.Unix()))
+	}
+	if err != nil {
+		s.metrics.renewals.WithLabelValues(string(p.issuer.ID), "error").Inc()
+		s.cfg.Logger.ErrorContext(ctx, "renewing an OCSP responder certificate",
+			"issuer", string(p.issuer.ID), "usable_one_left", p.delegate.Load() != nil, "error", err)
+		return fmt.Errorf("renewing the OCSP responder of issuer %s: %w", p.issuer.ID, err)
+	}
+	return nil
+}
+
+// fresh reports whether cert is in the first half of its life.
+func (s *Server) fresh(cert *x509.Certificate) bool {
+	return s.cfg.Now().Before(cert.NotBefore.Add(cert.NotAfter.Sub(cert.NotBefore) / 2))
+}
+
+// recruit returns the stored delegate if it is fresh, else a new one. A stored
+// one that is only still valid comes back together with the error that kept a
+// new one from being made.
+func (s *Server) recruit(ctx context.Context, p *post) (*delegate, error) {
+	key, err := s.key(ctx, "ocsp-"+string(p.issuer.ID))
+	if err != nil {
+		return nil, err
+	}
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return nil, fmt.Errorf("encoding responder key: %w", err)
+	}
+	hash := sha256.Sum256(spki)
+	stored, err := s.stored(ctx, p.issuer, key, hash)
+	if err != nil {
+		return nil, err
+	}
+	if stored != nil && s.fresh(stored.cert) {
+		return stored, nil
+	}
+	made, err := s.issue(ctx, p.issuer, key, hash)
+	if err != nil {
+		return stored, err
+	}
+	s.metrics.renewals.WithLabelValues(string(p.issuer.ID), "ok").Inc()
+	return made, nil
+}
+
+// key finds the responder's key, or makes it.
+func (s *Server) key(ctx context.Context, label string) (keys.Key, error) {
+	k, err := s.cfg.Keys.Key(ctx, label)
+	if !errors.Is(err, keys.ErrNotFound) {
+		return k, wrap(err, "finding key %q", label)
+	}
+	k, err = s.cfg.Keys.Generate(ctx, label, s.cfg.KeyAlgorithm)
+	if errors.Is(err, keys.ErrExists) { // another replica was quicker
+		k, err = s.cfg.Keys.Key(ctx, label)
+	}
+	return k, wrap(err, "making key %q", label)
+}
+
+func wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(format+": %w", append(args, err)...)
+}
+
+// stored returns the delegate that the store has for key, nil for none that
+// may be used.
+func (s *Server) stored(ctx context.Context, is *ca.Issuer, key keys.Key, spki [32]byte) (*delegate, error) {
+	der, err := s.cfg.Responders.Responder(ctx, is.ID, spki)
+	if errors.Is(err, ca.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading responder certificate: %w", err)
+	}
+	d, err := s.admit(is, key, spki, der)
+	if err != nil {
+		s.cfg.Logger.WarnContext(ctx, "passing over a stored OCSP responder certificate", "issuer", string(is.ID), "error", err)
+		return nil, nil
+	}
+	return d, nil
+}
+
+// issue has the CA certify key. That the certificate could not be kept does
+// not make it worse: the next start asks for another.
+func (s *Server) issue(ctx context.Context, is *ca.Issuer, key keys.Key, spki [32]byte) (*delegate, error) {
+	c, err := s.cfg.CA.Issue(ctx, ca.Request{
+		Profile:   ca.ProfileResponder,
+		Issuer:    is.ID,
+		PublicKey: key.Public(),
+		Requester: ca.Requester{Actor: "system"},
+	}, s.cfg.Ledger)
+	if err != nil {
+		return nil, fmt.Errorf("issuing responder certificate: %w", err)
+	}
+	d, err := s.admit(is, key, spki, c.DER)
+	if err != nil {
+		return nil, fmt.Errorf("checking responder certificate %s: %w", c.Serial, err)
+	}
+	if err := s.cfg.Responders.SaveResponder(ctx, is.ID, spki, c.DER, d.cert.NotAfter); err != nil {
+		s.cfg.Logger.ErrorContext(ctx, "keeping an OCSP responder certificate", "issuer", string(is.ID), "error", err)
+	}
+	return d, nil
+}
+
+// admit checks what clients will check of a delegate (RFC 6960 §4.2.2.2): that
+// the issuer itself certified this key, for signing OCSP responses, now, and
+// that nobody need ask for the status of the certificate.
+func (s *Server) admit(is *ca.Issuer, key keys.Key, spki [32]byte, der []byte) (*delegate, error) {
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("parsing: %w", err)
+	}
+	now := s.cfg.Now()
+	noCheck := func(e pkix.Extension) bool { return e.Id.Equal(oidNoCheck) }
+	switch {
+	case sha256.Sum256(cert.RawSubjectPublicKeyInfo) != spki:
+		return nil, errors.New("it is for another key")
+	case !bytes.Equal(cert.RawIssuer, is.Cert.RawSubject):
+		return nil, errors.New("it is another issuer's")
+	case !slices.Contains(cert.ExtKeyUsage, x509.ExtKeyUsageOCSPSigning):
+		return nil, errors.New("it lacks id-kp-OCSPSigning")
+	case !slices.ContainsFunc(cert.Extensions, noCheck):
+		return nil, errors.New("it lacks id-pkix-ocsp-nocheck")
+	case now.Before(cert.NotBefore) || !now.Before(cert.NotAfter):
+		return nil, fmt.Errorf("it is valid from %v to %v", cert.NotBefore, cert.NotAfter)
+	}
+	if err := cert.CheckSignatureFrom(is.Cert); err != nil {
+		return nil, fmt.Errorf("checking its signature: %w", err)
+	}
+	return newDelegate(cert, key)
+}

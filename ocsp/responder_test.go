@@ -1,0 +1,100 @@
+package ocsp
+
+import (
+	"context"
+	"crypto"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+func TestResponderCertificateSurvivesARestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.server(nil)
+	if len(w.issued) != 2 {
+		t.Fatalf("%d certificates for 2 issuers", len(w.issued))
+	}
+	for i, r := range w.issued {
+		if r.Profile != ca.ProfileResponder || r.Issuer != w.issuers[i].ID || r.PublicKey == nil {
+			t.Errorf("asked for %+v", r)
+		}
+	}
+	s := w.server(nil)
+	if len(w.issued) != 2 {
+		t.Errorf("%d certificates after a restart", len(w.issued))
+	}
+	w.ask(s, 0, w.leaf(0, 5, Status{State: ca.Issued}))
+}
+
+func TestUnfitStoredCertificateIsReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.server(nil)
+	a, b := w.issuers[0].ID, w.issuers[1].ID
+	w.responders[a], w.responders[b] = w.responders[b], []byte("junk")
+	w.server(nil)
+	if len(w.issued) != 4 {
+		t.Errorf("%d certificates", len(w.issued))
+	}
+}
+
+func TestWithoutResponderTheAnswerIsTryLater(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.issueErr = errors.New("no")
+	s, err := New(w.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Prepare(t.Context()); err == nil || strings.Count(err.Error(), "renewing") != 2 {
+		t.Errorf("error %v", err)
+	}
+	q := w.query(0, w.leaf(0, 5, Status{State: ca.Issued}), crypto.SHA256)
+	refused(t, doPost(s, q, requestType), tryLater)
+	if n := w.keys.Signatures(); n != 0 {
+		t.Errorf("%d signatures by somebody else", n)
+	}
+}
+
+func TestResponderIsRenewedAtHalfLifeWithoutAGap(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.server(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Run(ctx) }()
+		first := w.ask(s, 0, w.leaf(0, 5, Status{State: ca.Issued})).Certificate
+		time.Sleep(14 * 24 * time.Hour)
+		if len(w.issued) != 2 {
+			t.Fatalf("%d certificates before half of the life", len(w.issued))
+		}
+		// The renewal fails for a week, and nobody outside notices.
+		w.mu.Lock()
+		w.issueErr = errors.New("the CA is away")
+		w.mu.Unlock()
+		time.Sleep(7 * 24 * time.Hour)
+		if got := w.ask(s, 0, w.leaf(0, 6, Status{State: ca.Issued})).Certificate; !got.Equal(first) {
+			t.Error("the old certificate is not used while it is valid")
+		}
+		w.mu.Lock()
+		w.issueErr = nil
+		w.mu.Unlock()
+		time.Sleep(lastRetry)
+		second := w.ask(s, 0, w.leaf(0, 7, Status{State: ca.Issued})).Certificate
+		if second.Equal(first) || !second.NotAfter.After(first.NotAfter) {
+			t.Error("no new certificate")
+		}
+		time.Sleep(28 * 24 * time.Hour)
+		w.ask(s, 0, w.leaf(0, 8, Status{State: ca.Issued}))
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,367 @@
+package ocsp
+
+import (
+	"context"
+	"crypto"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	_ "crypto/sha512" // CertIDs by SHA-384 and SHA-512
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/keys"
+)
+
+// KeyStore finds responder keys and makes the missing ones.
+type KeyStore interface {
+	keys.Store
+	keys.Generator
+}
+
+// A Config says for whom and how to answer.
+type Config struct {
+	Issuers    []*ca.Issuer // whose certificates are answered for; at least one
+	Source     Source
+	Responders Responders
+	CA         Issuer    // issues the responders' certificates
+	Ledger     ca.Ledger // records them
+	Keys       KeyStore
+
+	Path          string         // where the handler is mounted; "" means "/ocsp"
+	KeyAlgorithm  keys.Algorithm // of responder keys yet to be made; "" means ECDSA P-256
+	Validity      time.Duration  // nextUpdate - thisUpdate, 8 hours to 10 days; 0 means 4 days
+	RefreshMargin time.Duration  // signed anew when less than this is left; 0 means half of Validity
+	MaxAge        time.Duration  // the longest an HTTP cache may keep an answer; 0 means 1 hour
+	CacheSize     int            // responses kept in memory, twice as many at most; 0 means 20,000
+	SignTimeout   time.Duration  // the longest wait for a signature; 0 means 10 seconds
+	IgnoreNonce   bool           // answer without nonce, as RFC 9919 §3.2.1 allows
+
+	Logger     *slog.Logger          // nil: discarded
+	Registerer prometheus.Registerer // nil: no metrics
+	Now        func() time.Time      // nil: time.Now
+}
+
+// Limits of BR §4.9.10 on the validity of a response.
+const (
+	minValidity = 8 * time.Hour
+	maxValidity = 10 * 24 * time.Hour
+	// backdate is for clients whose clocks are behind.
+	backdate = time.Minute
+	// retryRefresh is how long an answer that could not be renewed is sent
+	// before the next attempt.
+	retryRefresh = 30 * time.Second
+)
+
+// withDefaults returns c with every field set, or says what is wrong with it.
+func (c Config) withDefaults() (Config, error) {
+	if len(c.Issuers) == 0 || c.Source == nil || c.Responders == nil || c.CA == nil || c.Ledger == nil || c.Keys == nil {
+		return c, errors.New("ocsp: issuers, source, responders, CA, ledger and keys are all needed")
+	}
+	if c.Path == "" {
+		c.Path = "/ocsp"
+	}
+	c.Path = strings.TrimRight(c.Path, "/")
+	if c.KeyAlgorithm == "" {
+		c.KeyAlgorithm = keys.ECDSAP256
+	}
+	if c.Validity == 0 {
+		c.Validity = 4 * 24 * time.Hour
+	}
+	if c.Validity < minValidity || c.Validity > maxValidity {
+		return c, fmt.Errorf("ocsp: validity %v is not between %v and %v", c.Validity, minValidity, maxValidity)
+	}
+	if c.RefreshMargin == 0 {
+		c.RefreshMargin = c.Validity / 2
+	}
+	// BR §4.9.10: anew 8 hours before nextUpdate, or at half-life of the short ones.
+	if least := min(minValidity, c.Validity/2); c.RefreshMargin < least || c.RefreshMargin >= c.Validity {
+		return c, fmt.Errorf("ocsp: refresh margin %v is not between %v and the validity", c.RefreshMargin, least)
+	}
+	if c.MaxAge == 0 {
+		c.MaxAge = time.Hour
+	}
+	if c.CacheSize == 0 {
+		c.CacheSize = 20_000
+	}
+	if c.SignTimeout == 0 {
+		c.SignTimeout = 10 * time.Second
+	}
+	if c.MaxAge < 0 || c.CacheSize < 0 || c.SignTimeout < 0 {
+		return c, errors.New("ocsp: negative max age, cache size or sign timeout")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c, nil
+}
+
+// A Server answers OCSP requests. It is safe for concurrent use.
+type Server struct {
+	cfg     Config
+	posts   []*post
+	byHash  map[issuerHash]*post
+	cache   *cache
+	flights singleflight.Group
+	metrics *metrics
+	faults  faultLog
+}
+
+// An issuerHash is how a CertID names an issuer. Both hashes count, so that one
+// CA never answers for a sibling of the same name or key.
+type issuerHash struct {
+	hash      crypto.Hash
+	name, key string
+}
+
+// New returns a Server that answers tryLater until Prepare or Run has found it
+// its responder certificates.
+func New(cfg Config) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg:    cfg,
+		byHash: make(map[issuerHash]*post),
+		cache:  newCache(cfg.CacheSize),
+		faults: faultLog{log: cfg.Logger, now: cfg.Now},
+	}
+	for i, is := range cfg.Issuers {
+		if err := s.addIssuer(i, is); err != nil {
+			return nil, fmt.Errorf("adding issuer %s: %w", is.ID, err)
+		}
+	}
+	s.metrics, err = newMetrics(cfg.Registerer, s.cache)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) addIssuer(i int, is *ca.Issuer) error {
+	bits, err := publicKeyBits(is.Cert.RawSubjectPublicKeyInfo)
+	if err != nil {
+		return err
+	}
+	p := &post{index: i, issuer: is}
+	for _, h := range []crypto.Hash{crypto.SHA1, crypto.SHA256, crypto.SHA384, crypto.SHA512} {
+		k := issuerHash{hash: h, name: digest(h, is.Cert.RawSubject), key: digest(h, bits)}
+		if _, taken := s.byHash[k]; taken {
+			return errors.New("an issuer of the same name and key is there already")
+		}
+		s.byHash[k] = p
+	}
+	s.posts = append(s.posts, p)
+	return nil
+}
+
+func digest(h crypto.Hash, b []byte) string {
+	d := h.New()
+	d.Write(b)
+	return string(d.Sum(nil))
+}
+
+// answer returns the response to req, and whether HTTP caches may keep it.
+// Errors match a responseStatus; all others are internal.
+func (s *Server) answer(ctx context.Context, req *request) (a *answer, cacheable bool, err error) {
+	p, err := s.postFor(req)
+	if err != nil {
+		return nil, false, err
+	}
+	statuses, err := s.statuses(ctx, p, req)
+	if err != nil {
+		return nil, false, err
+	}
+	// The store has been asked: what was paid for from here on is kept even if
+	// the client goes away.
+	ctx = context.WithoutCancel(ctx)
+	nonce := req.nonce
+	if s.cfg.IgnoreNonce {
+		nonce = nil
+	}
+	if len(req.certIDs) == 1 && nonce == nil {
+		a, err = s.cached(ctx, p, req.certIDs[0], statuses[0])
+		return a, req.nonce == nil, err
+	}
+	a, err = s.sign(ctx, p, req.certIDs, statuses, nonce)
+	if err != nil && len(req.certIDs) == 1 && errors.Is(err, keys.ErrBusy) {
+		// RFC 9919 §3.2.1: an answer without the nonce is better than none.
+		if old := s.cache.get(keyOf(p, req.certIDs[0])); old != nil && old.tells(statuses[0], s.cfg.Now()) {
+			return old, false, nil
+		}
+	}
+	return a, false, err
+}
+
+// postFor finds the one issuer that all CertIDs name. A delegate speaks for its
+// own issuer only, so a request about two cannot be answered.
+func (s *Server) postFor(req *request) (*post, error) {
+	var found *post
+	for _, id := range req.certIDs {
+		p := s.byHash[issuerHash{hash: id.hash, name: string(id.nameHash), key: string(id.keyHash)}]
+		if p == nil || found != nil && p != found {
+			return nil, unauthorized
+		}
+		found = p
+	}
+	return found, nil
+}
+
+// statuses reads the state of every certificate asked about. If one was never
+// assigned there is no signature at all: random serials must not buy any.
+func (s *Server) statuses(ctx context.Context, p *post, req *request) ([]Status, error) {
+	out := make([]Status, 0, len(req.certIDs))
+	pending := false
+	for _, id := range req.certIDs {
+		serial, ok := id.serial()
+		if !ok {
+			return nil, unauthorized
+		}
+		st, err := s.cfg.Source.Status(ctx, p.issuer.ID, serial)
+		switch {
+		case errors.Is(err, ca.ErrNotFound):
+			return nil, unauthorized
+		case err != nil:
+			return nil, fmt.Errorf("looking up %s: %w", serial, err)
+		}
+		switch st.State {
+		case ca.Issued, ca.Abandoned:
+		case ca.Pending:
+			pending = true
+		default: // void: there is no such certificate
+			return nil, unauthorized
+		}
+		out = append(out, st)
+	}
+	if pending {
+		return nil, tryLater
+	}
+	return out, nil
+}
+
+func keyOf(p *post, id certID) cacheKey { return cacheKey{issuer: p.index, certID: string(id.raw)} }
+
+// cached returns the answer about one certificate whose state is st, signing it
+// if there is none that says so or if it is getting old. An old one is sent on
+// while a new one cannot be had, until its nextUpdate.
+func (s *Server) cached(ctx context.Context, p *post, id certID, st Status) (*answer, error) {
+	k, now := keyOf(p, id), s.cfg.Now()
+	have := s.cache.get(k)
+	if have != nil && !have.tells(st, now) {
+		have = nil
+	}
+	if have != nil && now.Before(have.refreshAt) {
+		return have, nil
+	}
+	made, err, _ := s.flights.Do(k.flight(st), func() (any, error) {
+		a, err := s.sign(ctx, p, []certID{id}, []Status{st}, nil)
+		if err != nil {
+			return nil, err
+		}
+		s.cache.put(k, a)
+		return a, nil
+	})
+	if err == nil {
+		return made.(*answer), nil
+	}
+	if have == nil {
+		return nil, err
+	}
+	s.faults.report(ctx, "refreshing an OCSP response; the old one is still good", err)
+	again := *have
+	again.refreshAt = now.Add(retryRefresh)
+	s.cache.put(k, &again)
+	return have, nil
+}
+
+// flight names one signature: two that would say different things never share it.
+func (k cacheKey) flight(st Status) string {
+	return fmt.Sprintf("%d %d %d %s %s", k.issuer, st.RevokedAt.UnixNano(), st.Reason, st.State, k.certID)
+}
+
+// sign makes a response about certificates of one issuer.
+func (s *Server) sign(ctx context.Context, p *post, ids []certID, statuses []Status, nonce []byte) (*answer, error) {
+	d := p.delegate.Load()
+	now := s.cfg.Now()
+	if d == nil || !now.Before(d.cert.NotAfter) {
+		s.metrics.signatures.WithLabelValues("no_responder").Inc()
+		return nil, fmt.Errorf("%w: no responder certificate for issuer %s", tryLater, p.issuer.ID)
+	}
+	r := s.draft(d, now, ids, statuses, nonce)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.SignTimeout)
+	defer cancel()
+	body, err := d.sign(ctx, r)
+	s.metrics.signatures.WithLabelValues(outcome(err)).Inc()
+	if err != nil {
+		return nil, fmt.Errorf("answering for issuer %s: %w", p.issuer.ID, err)
+	}
+	sum := sha256.Sum256(body)
+	life := r.singles[0].nextUpdate.Sub(r.singles[0].thisUpdate)
+	return &answer{
+		body:       body,
+		etag:       `"` + hex.EncodeToString(sum[:16]) + `"`,
+		producedAt: r.producedAt,
+		nextUpdate: soonest(r.singles),
+		refreshAt:  r.singles[0].nextUpdate.Add(-min(s.cfg.RefreshMargin, life/2)),
+		status:     statuses[0],
+	}, nil
+}
+
+func outcome(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, keys.ErrBusy):
+		return "busy"
+	default:
+		return "error"
+	}
+}
+
+// draft decides the times. All are cut to the second in the same way: RFC 9919
+// §3.2.4 knows no fractions.
+func (s *Server) draft(d *delegate, now time.Time, ids []certID, statuses []Status, nonce []byte) *response {
+	r := &response{producedAt: now.UTC().Truncate(time.Second), nonce: nonce}
+	for i, id := range ids {
+		st := statuses[i]
+		this := r.producedAt.Add(-backdate)
+		for _, notBefore := range []time.Time{d.cert.NotBefore, st.RevokedAt} {
+			if notBefore.After(this) { // nothing is known from before that
+				this = notBefore.UTC().Truncate(time.Second)
+			}
+		}
+		if this.After(r.producedAt) {
+			this = r.producedAt
+		}
+		next := this.Add(s.cfg.Validity)
+		// Some clients refuse an answer that outlives the certificate.
+		for _, end := range []time.Time{d.cert.NotAfter, st.NotAfter} {
+			if end.Before(next) && end.After(now) {
+				next = end.UTC().Truncate(time.Second)
+			}
+		}
+		r.singles = append(r.singles, single{certID: id.raw, status: st, thisUpdate: this, nextUpdate: next})
+	}
+	return r
+}
+
+func soonest(singles []single) time.Time {
+	t := singles[0].nextUpdate
+	for _, s := range singles[1:] {
+		if s.nextUpdate.Before(t) {
+			t = s.nextUpdate
+		}
+	}
+	return t
+}
