@@ -156,17 +156,20 @@ func (e *Engine) try(ctx context.Context, fn func(ctx context.Context, tx store.
 func (e *Engine) commit(ctx context.Context, pt pgx.Tx) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
+	if pt.Conn().IsClosed() {
+		e.pool.Reset()
+		return true, fmt.Errorf("committing: %w", pgconn.ErrConnClosed)
+	}
 	err = pt.Commit(ctx)
 	if err == nil {
 		return false, nil
 	}
 	pe, answered := errors.AsType[*pgconn.PgError](err)
-	switch {
-	case answered && pe.SeverityUnlocalized == "ERROR", errors.Is(err, pgx.ErrTxCommitRollback):
+	if answered && pe.SeverityUnlocalized == "ERROR" || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return conflict(err), fmt.Errorf("committing: %w", classify(err))
-	case pgconn.SafeToRetry(err): // nothing was sent
-		return e.lost(ctx, err), fmt.Errorf("committing: %w", e.secret.clean(err))
 	}
+	// The driver's SafeToRetry is no help here: it says yes to a connection that
+	// ended between the commit and its answer.
 	e.pool.Reset()
 	return false, fmt.Errorf("committing: %w: %w", store.ErrUnknownOutcome, e.secret.clean(err))
 }
