@@ -1,0 +1,231 @@
+package acme
+
+import (
+	"net/http"
+	"net/mail"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	jose "github.com/go-jose/go-jose/v4"
+
+	"github.com/secsy-pki/secsy-pki/audit"
+)
+
+// An AccountStatus is where an account stands (RFC 8555 §7.1.6).
+type AccountStatus string
+
+// The states of an account.
+const (
+	AccountValid       AccountStatus = "valid"
+	AccountDeactivated AccountStatus = "deactivated"
+)
+
+// An Account is a client with a key.
+type Account struct {
+	ID          string
+	Key         []byte // the public JWK
+	Thumbprint  string // RFC 7638, base64url
+	Contacts    []string
+	TermsAgreed bool
+	Status      AccountStatus
+	CreatedAt   time.Time
+}
+
+var mailDomain = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])$`)
+
+const (
+	maxContacts      = 10
+	maxContactLength = 320
+)
+
+// checkContacts accepts mailto URLs of one address each (RFC 8555 §7.3).
+func checkContacts(cs []string) error {
+	if len(cs) > maxContacts {
+		return &Problem{Type: InvalidContact, Detail: "an account has at most ten contacts"}
+	}
+	for _, c := range cs {
+		if err := checkContact(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkContact(c string) error {
+	const scheme = "mailto:"
+	if len(c) < len(scheme) || !strings.EqualFold(c[:len(scheme)], scheme) {
+		return &Problem{Type: UnsupportedContact, Detail: "a contact is a mailto URL"}
+	}
+	addr := c[len(scheme):]
+	if len(c) > maxContactLength || strings.ContainsFunc(c, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return &Problem{Type: InvalidContact, Detail: "a contact is at most 320 ASCII characters, none of them a space"}
+	}
+	// RFC 8555 §7.3: no hfields, one address.
+	if strings.ContainsAny(addr, "?,%") {
+		return &Problem{Type: InvalidContact, Detail: "a mailto contact is one address without header fields or escapes"}
+	}
+	a, err := mail.ParseAddress(addr)
+	if err != nil || a.Address != addr {
+		return &Problem{Type: InvalidContact, Detail: "a mailto contact is an e-mail address"}
+	}
+	_, domain, _ := strings.Cut(addr, "@")
+	if !mailDomain.MatchString(domain) {
+		return &Problem{Type: InvalidContact, Detail: "the contact's domain is not a host name with at least two labels"}
+	}
+	return nil
+}
+
+type newAccountBody struct {
+	Contact              []string `json:"contact"`
+	TermsOfServiceAgreed bool     `json:"termsOfServiceAgreed"`
+	OnlyReturnExisting   bool     `json:"onlyReturnExisting"`
+}
+
+// newAccount makes an account, or finds the one of the key (RFC 8555 §7.3).
+func (s *Server) newAccount(w http.ResponseWriter, r *http.Request) error {
+	req, err := s.keyRequest(r)
+	if err != nil {
+		return err
+	}
+	var body newAccountBody
+	if err := req.decode(&body); err != nil {
+		return err
+	}
+	a, err := s.store.AccountByKey(r.Context(), req.thumbprint)
+	switch {
+	case err == nil:
+		return s.writeExisting(w, a)
+	case !isNotFound(err):
+		return err
+	case body.OnlyReturnExisting:
+		return &Problem{Type: AccountDoesNotExist, Detail: "no account has this key"}
+	}
+	if err := s.checkNewAccount(w, r, req, body); err != nil {
+		return err
+	}
+	return s.createAccount(w, r, req, body)
+}
+
+func (s *Server) checkNewAccount(w http.ResponseWriter, r *http.Request, req request, body newAccountBody) error {
+	if s.cfg.TermsOfService != "" && !body.TermsOfServiceAgreed {
+		w.Header().Add("Link", link(s.cfg.TermsOfService, "terms-of-service"))
+		return &Problem{Type: UserActionRequired, Detail: "the terms of service must be agreed to: " + s.cfg.TermsOfService}
+	}
+	if err := checkContacts(body.Contact); err != nil {
+		return err
+	}
+	return s.checkAccountKey(r.Context(), req.key)
+}
+
+func (s *Server) createAccount(w http.ResponseWriter, r *http.Request, req request, body newAccountBody) error {
+	jwk, err := canonicalKey(req.key)
+	if err != nil {
+		return err
+	}
+	a := Account{
+		ID: audit.NewID(), Key: jwk, Thumbprint: req.thumbprint, Contacts: body.Contact,
+		TermsAgreed: body.TermsOfServiceAgreed, Status: AccountValid, CreatedAt: s.now(),
+	}
+	e := s.entry(r.Context(), a, "account.created", "account/"+a.ID, map[string]any{
+		"contact": a.Contacts, "key": a.Thumbprint, "terms": s.cfg.TermsOfService,
+	})
+	a, created, err := s.store.CreateAccount(r.Context(), a, e)
+	if err != nil {
+		return err
+	}
+	if !created {
+		return s.writeExisting(w, a)
+	}
+	return s.writeAccount(w, http.StatusCreated, a)
+}
+
+// writeExisting answers newAccount for a key that has an account. That of a
+// deactivated one can never be used again.
+func (s *Server) writeExisting(w http.ResponseWriter, a Account) error {
+	if err := mustBeValid(a); err != nil {
+		return err
+	}
+	return s.writeAccount(w, http.StatusOK, a)
+}
+
+func mustBeValid(a Account) error {
+	if a.Status != AccountValid {
+		return unauthorized("the account is " + string(a.Status))
+	}
+	return nil
+}
+
+// account answers POST-as-GET, update and deactivation (RFC 8555 §7.3.2, §7.3.6).
+func (s *Server) account(w http.ResponseWriter, r *http.Request) error {
+	req, err := s.accountRequest(r)
+	if err != nil {
+		return err
+	}
+	if pathValue(r, "id") != req.account.ID {
+		return notHere()
+	}
+	a := req.account
+	if len(req.payload) > 0 {
+		if a, err = s.updateAccount(r, req); err != nil {
+			return err
+		}
+	}
+	return s.writeAccount(w, http.StatusOK, a)
+}
+
+func (s *Server) updateAccount(r *http.Request, req request) (Account, error) {
+	a := req.account
+	var body struct {
+		Contact *[]string `json:"contact"`
+		Status  string    `json:"status"`
+	}
+	if err := req.decode(&body); err != nil {
+		return a, err
+	}
+	switch body.Status {
+	case "", string(AccountValid):
+	case string(AccountDeactivated):
+		return s.deactivateAccount(r, a)
+	default:
+		return a, malformed(`the only status an account can be given is "deactivated"`)
+	}
+	if body.Contact == nil || slices.Equal(*body.Contact, a.Contacts) {
+		return a, nil
+	}
+	if err := checkContacts(*body.Contact); err != nil {
+		return a, err
+	}
+	e := s.entry(r.Context(), a, "account.updated", "account/"+a.ID, map[string]any{"contact": *body.Contact})
+	if err := s.store.UpdateContacts(r.Context(), a.ID, *body.Contact, e); err != nil {
+		return a, gone(err)
+	}
+	a.Contacts = *body.Contact
+	return a, nil
+}
+
+func (s *Server) deactivateAccount(r *http.Request, a Account) (Account, error) {
+	closed := Closing{
+		Error:   Problem{Type: Unauthorized, Status: http.StatusForbidden, Detail: "the account was deactivated"},
+		PurgeAt: s.now().Add(s.cfg.Retention),
+	}
+	e := s.entry(r.Context(), a, "account.deactivated", "account/"+a.ID, nil)
+	if err := s.store.DeactivateAccount(r.Context(), a.ID, closed, e); err != nil {
+		return a, gone(err)
+	}
+	a.Status = AccountDeactivated
+	return a, nil
+}
+
+// gone is what an account hears that was deactivated while it was talking.
+func gone(err error) error {
+	if isMoved(err) {
+		return unauthorized("the account is no longer valid, or its key was changed")
+	}
+	return err
+}
+
+func canonicalKey(k *jose.JSONWebKey) ([]byte, error) {
+	return (&jose.JSONWebKey{Key: k.Key}).MarshalJSON()
+}

@@ -1,0 +1,36 @@
+package acme
+
+import "net/http"
+
+type directoryMeta struct {
+	TermsOfService string            `json:"termsOfService,omitempty"`
+	Website        string            `json:"website,omitempty"`
+	CAAIdentities  []string          `json:"caaIdentities,omitempty"`
+	Profiles       map[string]string `json:"profiles,omitempty"`
+}
+
+// directory lists what there is (RFC 8555 §7.1.1).
+func (s *Server) directory(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, http.StatusOK, struct {
+		NewNonce   string        `json:"newNonce"`
+		NewAccount string        `json:"newAccount"`
+		NewOrder   string        `json:"newOrder"`
+		RevokeCert string        `json:"revokeCert"`
+		KeyChange  string        `json:"keyChange"`
+		Meta       directoryMeta `json:"meta"`
+	}{
+		s.url("new-nonce"), s.url("new-account"), s.url("new-order"), s.url("revoke-cert"), s.url("key-change"),
+		directoryMeta{s.cfg.TermsOfService, s.cfg.Website, s.cfg.CAAIdentities, s.cfg.Profiles},
+	})
+}
+
+// newNonce answers with nothing but the nonce, which is in every answer's
+// header (RFC 8555 §7.2).
+func (s *Server) newNonce(w http.ResponseWriter, r *http.Request) error {
+	if r.Method == http.MethodGet {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	w.WriteHeader(http.StatusOK)
+	return nil
+}

@@ -1,0 +1,327 @@
+package acme
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	jose "github.com/go-jose/go-jose/v4"
+
+	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+// order answers POST-as-GET of an order.
+func (s *Server) order(w http.ResponseWriter, r *http.Request) error {
+	req, err := s.readRequest(r)
+	if err != nil {
+		return err
+	}
+	o, err := s.ownOrder(r, req)
+	if err != nil {
+		return err
+	}
+	return s.writeOrder(w, http.StatusOK, o)
+}
+
+// finalize takes the CSR of an order that is ready (RFC 8555 §7.4). Once it is
+// accepted the client's leaving changes nothing: the order is processing and
+// ends valid or invalid.
+func (s *Server) finalize(w http.ResponseWriter, r *http.Request) error {
+	req, err := s.accountRequest(r)
+	if err != nil {
+		return err
+	}
+	o, err := s.ownOrder(r, req)
+	if err != nil {
+		return err
+	}
+	csr, err := readCSR(req)
+	if err != nil {
+		return err
+	}
+	if o.Status != OrderReady {
+		return s.answerFinalize(w, o, hashCSR(csr))
+	}
+	if err := s.checkCSR(r.Context(), o, csr); err != nil {
+		return err
+	}
+	o.CSR, o.CSRHash = csr, hashCSR(csr)
+	if err := s.issueWithin(r.Context(), o, s.cfg.FinalizeWait); err != nil {
+		return err
+	}
+	return s.reportFinalized(w, r, o)
+}
+
+// reportFinalized reads what became of the order, for the winner of the claim
+// and for whoever lost it.
+func (s *Server) reportFinalized(w http.ResponseWriter, r *http.Request, o Order) error {
+	now, err := s.readOrder(r.Context(), o.ID)
+	if err != nil {
+		return err
+	}
+	return s.answerFinalize(w, now, o.CSRHash)
+}
+
+// answerFinalize says how the order stands to a client that finalizes it with
+// the CSR of that hash: maybe for the second time.
+func (s *Server) answerFinalize(w http.ResponseWriter, o Order, hash string) error {
+	if o.sameCSR(hash) && o.Status != OrderReady {
+		return s.writeOrder(w, http.StatusOK, o)
+	}
+	detail := "the order is " + string(o.Status) + ", not ready"
+	if o.Status == OrderProcessing || o.Status == OrderValid {
+		detail = "the order was finalized with another CSR"
+	}
+	return &Problem{Type: OrderNotReady, Detail: detail, Location: s.url("order", o.ID)}
+}
+
+func readCSR(req request) ([]byte, error) {
+	var body struct {
+		CSR string `json:"csr"`
+	}
+	if err := req.decode(&body); err != nil {
+		return nil, err
+	}
+	// Some clients pad, against RFC 8555 §6.1; that hurts nobody.
+	der, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(body.CSR, "="))
+	if err != nil || len(der) == 0 {
+		return nil, &Problem{Type: BadCSR, Detail: "csr is not the base64url of a DER PKCS#10 request"}
+	}
+	return der, nil
+}
+
+// checkCSR leaves the order ready: the client may come again with a better one.
+func (s *Server) checkCSR(ctx context.Context, o Order, csr []byte) error {
+	pub, err := s.ca.CheckCSR(ctx, o.Profile, csr, o.Identifiers)
+	if err != nil {
+		return inCSR(err)
+	}
+	// RFC 8555 §11.1: the key of an account, this one's or another's, is not
+	// for certificates.
+	t, err := thumbprint(&jose.JSONWebKey{Key: pub})
+	if err != nil {
+		return &Problem{Type: BadCSR, Detail: "the CSR's key is of a kind not known here", Err: err}
+	}
+	switch _, err := s.store.AccountByKey(ctx, t); {
+	case err == nil:
+		return &Problem{Type: BadCSR, Detail: "the CSR's key is the key of an account; make a new one (RFC 8555 §11.1)"}
+	case !isNotFound(err):
+		return err
+	}
+	return nil
+}
+
+// inCSR names the fault of a key by what brought it (RFC 8555 §7.4).
+func inCSR(err error) error {
+	if r, ok := errors.AsType[*ca.Refusal](err); ok && r.Code == ca.BadPublicKey {
+		return &Problem{Type: BadCSR, Detail: r.Detail, Err: r.Err}
+	}
+	return err
+}
+
+// issueWithin issues the order and waits for at most d. What is not done by
+// then is parked: the order is durably processing, whoever works on it.
+// The error is a refusal of an order that stays ready.
+func (s *Server) issueWithin(ctx context.Context, o Order, d time.Duration) error {
+	wait, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	if err := s.slots.Acquire(wait, 1); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err() // nobody waits for an answer, and none was promised
+		}
+		return s.park(ctx, o, s.now())
+	}
+	done := make(chan error, 1)
+	// The slot owns the goroutine: Run takes all slots before it returns.
+	go func() {
+		defer s.slots.Release(1)
+		done <- s.issue(context.WithoutCancel(ctx), o)
+	}()
+	select {
+	case err := <-done:
+		return s.afterIssue(ctx, o, err)
+	case <-wait.Done():
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		// Not before the try that goes on has ended.
+		return s.park(ctx, o, s.now().Add(s.cfg.IssueTimeout))
+	}
+}
+
+// afterIssue decides what an attempt for a waiting client means.
+func (s *Server) afterIssue(ctx context.Context, o Order, err error) error {
+	switch {
+	case err == nil, isMoved(err), errors.Is(err, errBegun):
+		return nil // the order itself says how it stands
+	case retryable(err):
+		// Nothing was claimed. The client did all it can: the order is
+		// accepted, and issued when it can be.
+		s.log.WarnContext(ctx, "issuance put off", slog.String("order", o.ID), slog.Any("error", err))
+		return s.park(ctx, o, s.now().Add(backoff(0, err)))
+	}
+	return inCSR(err)
+}
+
+func (s *Server) park(ctx context.Context, o Order, due time.Time) error {
+	err := s.store.Park(context.WithoutCancel(ctx), s.claim(o, due))
+	if err != nil && !isMoved(err) {
+		return err
+	}
+	select {
+	case s.dueOrders <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (s *Server) claim(o Order, due time.Time) Claim {
+	return Claim{OrderID: o.ID, Prev: o.IntentID, CSR: o.CSR, CSRHash: o.CSRHash, Now: s.now(), DueAt: due}
+}
+
+// errBegun marks the error of an issuance that was claimed: the ledger has
+// written, or the recovery will write, what becomes of the order.
+var errBegun = errors.New("issuance was begun")
+
+// issue makes one attempt, in a time of its own.
+func (s *Server) issue(ctx context.Context, o Order) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.IssueTimeout)
+	defer cancel()
+	led := &ledger{s: s, order: o}
+	_, err := s.ca.Issue(ctx, ca.Request{
+		Profile: o.Profile, CSR: o.CSR, Identifiers: o.Identifiers, NotBefore: o.NotBefore, NotAfter: o.NotAfter,
+		Requester: requester(ctx, actor(o.AccountID)),
+	}, led)
+	if err == nil {
+		s.metrics.order("valid")
+		return nil
+	}
+	if led.begun {
+		s.log.ErrorContext(ctx, "issuance failed after it was begun", slog.String("order", o.ID), slog.Any("error", err))
+		return errors.Join(errBegun, err)
+	}
+	return err
+}
+
+// A ledger ties one issuance to its order. One goroutine uses it.
+type ledger struct {
+	s     *Server
+	order Order
+	begun bool
+}
+
+func (l *ledger) Begin(ctx context.Context, in ca.Intent) error {
+	if err := l.s.store.BeginIssue(ctx, l.s.claim(l.order, in.LeaseUntil), in); err != nil {
+		return err
+	}
+	l.begun = true
+	return nil
+}
+
+func (l *ledger) Commit(ctx context.Context, in ca.Intent, c ca.Certificate) error {
+	return l.s.store.CommitIssue(ctx, l.order.ID, in, c, l.s.now().Add(l.s.cfg.Retention))
+}
+
+func (l *ledger) Abort(ctx context.Context, in ca.Intent, cause error) error {
+	v := l.s.verdict(l.order, cause)
+	if err := l.s.store.AbortIssue(ctx, l.order.ID, in, cause, v); err != nil {
+		return err
+	}
+	l.s.countVerdict(v)
+	return nil
+}
+
+// verdict says what becomes of an order whose attempt failed. A busy device
+// never ends it; other faults of ours end it after some tries under new
+// serials; a refusal ends it at once.
+func (s *Server) verdict(o Order, cause error) Verdict {
+	now := s.now()
+	v := Verdict{DueAt: now.Add(backoff(o.Attempts, cause)), PurgeAt: now.Add(s.cfg.Retention), Counts: !busy(cause)}
+	switch {
+	case busy(cause):
+	case !retryable(cause):
+		v.Failed = translate(inCSR(cause))
+	case o.Attempts+1 >= s.cfg.MaxIssueAttempts:
+		v.Failed = &Problem{Type: ServerInternal, Detail: "the certificate could not be issued; order again"}
+	}
+	if v.Failed != nil {
+		v.Failed.Status = v.Failed.status()
+	}
+	return v
+}
+
+func (s *Server) countVerdict(v Verdict) {
+	if v.Failed != nil {
+		s.metrics.order("invalid")
+		return
+	}
+	s.metrics.order("retried")
+}
+
+// busy says that nothing is wrong but the time.
+func busy(err error) bool {
+	r, ok := errors.AsType[*ca.Refusal](err)
+	return ok && r.Code == ca.Busy || ca.NeverSigned(err)
+}
+
+// retryable says that the same request may succeed later.
+func retryable(err error) bool {
+	_, refusal := errors.AsType[*ca.Refusal](err)
+	return busy(err) || !refusal
+}
+
+// backoff doubles from two seconds to about two minutes; the authority's own wish wins.
+func backoff(attempts int, err error) time.Duration {
+	if r, ok := errors.AsType[*ca.Refusal](err); ok && r.RetryAfter > 0 {
+		return min(r.RetryAfter, 10*time.Minute)
+	}
+	return 2 * time.Second << min(attempts, 6)
+}
+
+// resume issues an order that was parked, or whose attempt ended with its
+// process. The caller has claimed it and holds a slot.
+func (s *Server) resume(ctx context.Context, o Order) {
+	err := s.resumeOnce(ctx, o)
+	if err == nil || isMoved(err) || errors.Is(err, errBegun) {
+		return
+	}
+	v := s.verdict(o, err)
+	s.log.WarnContext(ctx, "issuance of a waiting order failed", slog.String("order", o.ID), slog.Bool("final", v.Failed != nil), slog.Any("error", err))
+	if err := s.settle(ctx, o, v); err != nil && !isMoved(err) {
+		s.log.ErrorContext(ctx, "settling order", slog.String("order", o.ID), slog.Any("error", err))
+	}
+}
+
+func (s *Server) resumeOnce(ctx context.Context, o Order) error {
+	if now := s.now(); !now.Before(o.Expires) {
+		p := orderExpired()
+		return s.settle(ctx, o, Verdict{Failed: &p, PurgeAt: now.Add(s.cfg.Retention)})
+	}
+	if o.Attempts >= s.cfg.MaxIssueAttempts {
+		// Each of them ended with its process.
+		return s.settle(ctx, o, s.verdict(o, errAttempts))
+	}
+	return s.issue(ctx, o)
+}
+
+var errAttempts = errors.New("no attempts left")
+
+func (s *Server) settle(ctx context.Context, o Order, v Verdict) error {
+	var e *audit.Entry
+	if v.Failed != nil {
+		x := audit.New("system", "order.failed", "order/"+o.ID, map[string]string{
+			"account": o.AccountID, "type": string(v.Failed.Type), "detail": v.Failed.Detail,
+		})
+		e = &x
+	}
+	if err := s.store.Settle(ctx, o.ID, o.IntentID, v, e); err != nil {
+		return err
+	}
+	s.countVerdict(v)
+	return nil
+}

@@ -1,0 +1,262 @@
+package acme
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+
+	jose "github.com/go-jose/go-jose/v4"
+)
+
+// algorithms are those that a request may be signed with; RFC 8555 §6.2 rules
+// out "none" and MACs.
+var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA}
+
+// minRSABits is checked before a signature is: crypto/rsa refuses much smaller
+// keys in ways that would read as a wrong signature.
+const minRSABits = 2048
+
+// A message is a JWS whose form is right and whose signature is yet to be verified.
+type message struct {
+	raw      *jose.JSONWebSignature
+	alg      jose.SignatureAlgorithm
+	key      *jose.JSONWebKey // in the header, nil if kid names it
+	kid      string
+	nonce    string
+	hasNonce bool
+	url      string
+}
+
+// parseMessage reads a JWS in flattened JSON serialization (RFC 8555 §6.2).
+func parseMessage(b []byte) (*message, error) {
+	m, err := members(b)
+	if err != nil {
+		return nil, malformed("the request body is not a JWS in flattened JSON serialization: " + err.Error())
+	}
+	if _, ok := m["header"]; ok {
+		return nil, malformed(`the JWS must not have an unprotected header (member "header")`)
+	}
+	if _, ok := m["signatures"]; ok {
+		return nil, malformed(`the JWS must have one signature, in member "signature", not "signatures"`)
+	}
+	var part [3]string
+	for i, name := range []string{"protected", "payload", "signature"} {
+		if err := stringMember(m, name, &part[i]); err != nil {
+			return nil, err
+		}
+		if _, err := base64.RawURLEncoding.Strict().DecodeString(part[i]); err != nil {
+			return nil, malformed("member \"" + name + "\" of the JWS is not base64url without padding")
+		}
+	}
+	msg, err := parseProtected(part[0])
+	if err != nil {
+		return nil, err
+	}
+	msg.raw, err = jose.ParseSignedCompact(part[0]+"."+part[1]+"."+part[2], algorithms)
+	if err != nil {
+		return nil, &Problem{Type: Malformed, Detail: "the JWS cannot be read", Err: err}
+	}
+	return msg, nil
+}
+
+func parseProtected(encoded string) (*message, error) {
+	b, _ := base64.RawURLEncoding.DecodeString(encoded) // checked by the caller
+	h, err := members(b)
+	if err != nil {
+		return nil, malformed("the JWS's protected header is not a JSON object: " + err.Error())
+	}
+	for _, name := range []string{"crit", "b64"} {
+		if _, ok := h[name]; ok {
+			return nil, malformed("header parameter \"" + name + "\" is not supported")
+		}
+	}
+	var alg string
+	if err := stringMember(h, "alg", &alg); err != nil {
+		return nil, err
+	}
+	m := &message{alg: jose.SignatureAlgorithm(alg)}
+	if !slices.Contains(algorithms, m.alg) {
+		return nil, badAlgorithm("the JWS's signature algorithm is not supported")
+	}
+	if err := stringMember(h, "url", &m.url); err != nil {
+		return nil, err
+	}
+	if _, m.hasNonce = h["nonce"]; m.hasNonce {
+		if err := stringMember(h, "nonce", &m.nonce); err != nil {
+			return nil, err
+		}
+	}
+	jwk, hasKey := h["jwk"]
+	_, hasID := h["kid"]
+	switch {
+	case hasKey && hasID:
+		return nil, malformed(`the JWS has both "jwk" and "kid"`)
+	case hasID:
+		err = stringMember(h, "kid", &m.kid)
+	case hasKey:
+		m.key, err = parseKey(jwk)
+		if err == nil {
+			err = checkAlgorithm(m.alg, m.key.Key)
+		}
+	default:
+		return nil, malformed(`the JWS has neither "jwk" nor "kid"`)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// verify checks the signature and returns the payload.
+func (m *message) verify(key *jose.JSONWebKey) ([]byte, error) {
+	if err := checkAlgorithm(m.alg, key.Key); err != nil {
+		return nil, err
+	}
+	payload, err := m.raw.Verify(key.Key)
+	if err != nil {
+		return nil, &Problem{Type: Malformed, Detail: "the JWS's signature is not right" + signatureHint(m), Err: err}
+	}
+	return payload, nil
+}
+
+// signatureHint explains the usual fault of hand-made ECDSA signatures.
+func signatureHint(m *message) string {
+	// RFC 7518 §3.4: R and S at full length, one after the other, not DER.
+	want := map[jose.SignatureAlgorithm]int{jose.ES256: 64, jose.ES384: 96, jose.ES512: 132}[m.alg]
+	if want != 0 && len(m.raw.Signatures) == 1 && len(m.raw.Signatures[0].Signature) != want {
+		return ": an " + string(m.alg) + " signature is R and S at full length, leading zeros included (RFC 7518 §3.4)"
+	}
+	return ""
+}
+
+// parseKey reads a public JWK. Only what makes up the key counts; the rest, an
+// x5c chain say, is left aside.
+func parseKey(b []byte) (*jose.JSONWebKey, error) {
+	m, err := members(b)
+	if err != nil {
+		return nil, malformed("the JWK is not a JSON object: " + err.Error())
+	}
+	for _, private := range []string{"d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"} {
+		if _, ok := m[private]; ok {
+			return nil, malformed("the JWK holds private or symmetric key material; consider that key lost")
+		}
+	}
+	public := make(map[string]json.RawMessage, 4)
+	for _, name := range []string{"kty", "crv", "x", "y", "n", "e"} {
+		if v, ok := m[name]; ok {
+			public[name] = v
+		}
+	}
+	b, err = json.Marshal(public)
+	if err != nil {
+		return nil, malformed("the JWK cannot be read")
+	}
+	var k jose.JSONWebKey
+	if err := json.Unmarshal(b, &k); err != nil {
+		return nil, &Problem{Type: BadPublicKey, Detail: "the JWK is not a key of a supported kind: RSA of 2048 to 4096 bits, P-256, P-384, P-521 or Ed25519", Err: err}
+	}
+	if !k.Valid() || !k.IsPublic() {
+		return nil, &Problem{Type: BadPublicKey, Detail: "the JWK is not a valid public key"}
+	}
+	if pub, ok := k.Key.(*rsa.PublicKey); ok && pub.N.BitLen() < minRSABits {
+		return nil, &Problem{Type: BadPublicKey, Detail: "an RSA key needs at least 2048 bits"}
+	}
+	return &k, nil
+}
+
+// checkAlgorithm says whether alg goes with the key: RFC 7518 §3.4 ties each
+// ES algorithm to one curve.
+func checkAlgorithm(alg jose.SignatureAlgorithm, key crypto.PublicKey) error {
+	var want jose.SignatureAlgorithm
+	switch k := key.(type) {
+	case *rsa.PublicKey:
+		want = jose.RS256
+	case ed25519.PublicKey:
+		want = jose.EdDSA
+	case *ecdsa.PublicKey:
+		switch k.Curve {
+		case elliptic.P256():
+			want = jose.ES256
+		case elliptic.P384():
+			want = jose.ES384
+		case elliptic.P521():
+			want = jose.ES512
+		}
+	}
+	if want == "" {
+		return &Problem{Type: BadPublicKey, Detail: "keys of this kind are not supported"}
+	}
+	if alg != want {
+		return badAlgorithm("this key signs with " + string(want) + ", not " + string(alg))
+	}
+	return nil
+}
+
+func badAlgorithm(detail string) *Problem {
+	p := &Problem{Type: BadSignatureAlgorithm, Detail: detail}
+	for _, a := range algorithms {
+		p.Algorithms = append(p.Algorithms, string(a))
+	}
+	return p
+}
+
+// thumbprint is the JWK thumbprint (RFC 7638) with SHA-256, in base64url.
+func thumbprint(k *jose.JSONWebKey) (string, error) {
+	t, err := k.Thumbprint(crypto.SHA256)
+	if err != nil {
+		return "", err
+	}
+	return base64.RawURLEncoding.EncodeToString(t), nil
+}
+
+// members reads one JSON object, strictly: no name twice, nothing after it.
+// encoding/json alone would let the last of two win, and another reader of the
+// same request might let the first.
+func members(b []byte) (map[string]json.RawMessage, error) {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return nil, errors.New("it is no JSON object")
+	}
+	m := make(map[string]json.RawMessage)
+	for dec.More() {
+		t, err := dec.Token()
+		name, ok := t.(string)
+		if err != nil || !ok {
+			return nil, errors.New("it is not well-formed JSON")
+		}
+		if _, ok := m[name]; ok {
+			return nil, errors.New("a member is there twice")
+		}
+		var v json.RawMessage
+		if err := dec.Decode(&v); err != nil {
+			return nil, errors.New("it is not well-formed JSON")
+		}
+		m[name] = v
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, errors.New("it is not well-formed JSON")
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the JSON object")
+	}
+	return m, nil
+}
+
+func stringMember(m map[string]json.RawMessage, name string, to *string) error {
+	v, ok := m[name]
+	if !ok {
+		return malformed("member \"" + name + "\" is missing")
+	}
+	if len(v) == 0 || v[0] != '"' || json.Unmarshal(v, to) != nil {
+		return malformed("member \"" + name + "\" is not a string")
+	}
+	return nil
+}

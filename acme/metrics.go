@@ -1,0 +1,39 @@
+package acme
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics have labels from closed sets only.
+type metrics struct {
+	requests    *prometheus.CounterVec // by endpoint and outcome: "ok" or a problem type
+	validations *prometheus.CounterVec // by challenge type and outcome: "valid" or a problem type
+	orders      *prometheus.CounterVec // by outcome: created, valid, invalid, retried
+}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "secsy_acme_requests_total", Help: "ACME requests answered, by endpoint and outcome.",
+		}, []string{"endpoint", "outcome"}),
+		validations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "secsy_acme_validations_total", Help: "Validations finished, by challenge type and outcome.",
+		}, []string{"type", "outcome"}),
+		orders: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "secsy_acme_orders_total", Help: "Orders created, and what became of their issuance.",
+		}, []string{"event"}),
+	}
+	if r == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.validations, m.orders} {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("registering ACME metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) order(event string) { m.orders.WithLabelValues(event).Inc() }

@@ -1,0 +1,154 @@
+package acme
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+type newOrderBody struct {
+	Identifiers []ca.Identifier `json:"identifiers"`
+	NotBefore   string          `json:"notBefore"`
+	NotAfter    string          `json:"notAfter"`
+	Profile     string          `json:"profile"`
+}
+
+// newOrder takes an order and makes the authorizations that it needs (RFC 8555 §7.4).
+func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
+	req, err := s.accountRequest(r)
+	if err != nil {
+		return err
+	}
+	var body newOrderBody
+	if err := req.decode(&body); err != nil {
+		return err
+	}
+	o, err := s.orderOf(req.account, body)
+	if err != nil {
+		return err
+	}
+	if err := s.ca.CheckIdentifiers(r.Context(), o.Profile, o.Identifiers); err != nil {
+		return err
+	}
+	if err := s.ca.CheckValidity(o.Profile, o.NotBefore, o.NotAfter); err != nil {
+		return err
+	}
+	authzs := make([]Authorization, 0, len(o.Identifiers))
+	for _, id := range o.Identifiers {
+		a := newAuthorization(o, id, s.cfg.Challenges, o.Expires.Add(s.cfg.Retention))
+		if len(a.Offered) == 0 {
+			return aboutNameErr(RejectedIdentifier, "a wildcard is proven by dns-01, which is not offered here", id)
+		}
+		authzs = append(authzs, a)
+		o.AuthzIDs = append(o.AuthzIDs, a.ID)
+	}
+	if err := s.store.CreateOrder(r.Context(), o, authzs, s.cfg.MaxOpenOrders); err != nil {
+		return tooMany(err, s.cfg.MaxOpenOrders)
+	}
+	s.metrics.order("created")
+	return s.writeOrder(w, http.StatusCreated, o)
+}
+
+// orderOf checks the form of what the client sent.
+func (s *Server) orderOf(a Account, body newOrderBody) (Order, error) {
+	now := s.now()
+	o := Order{
+		ID: audit.NewID(), AccountID: a.ID, Status: OrderPending, CreatedAt: now, Expires: now.Add(s.cfg.OrderLifetime),
+		Profile: s.cfg.DefaultProfile,
+	}
+	if len(body.Identifiers) == 0 {
+		return o, malformed("an order needs at least one identifier")
+	}
+	if len(body.Identifiers) > s.cfg.MaxNames {
+		return o, &Problem{Type: RejectedIdentifier, Detail: fmt.Sprintf("an order has at most %d identifiers", s.cfg.MaxNames)}
+	}
+	o.Identifiers = ca.NormalizeIdentifiers(body.Identifiers)
+	if err := onlyDNS(o.Identifiers); err != nil {
+		return o, err
+	}
+	if body.Profile != "" {
+		if _, ok := s.cfg.Profiles[body.Profile]; !ok {
+			return o, &Problem{Type: InvalidProfile, Detail: "there is no such profile; the directory's meta lists them"}
+		}
+		o.Profile = body.Profile
+	}
+	return o, o.readValidity(body, now)
+}
+
+// onlyDNS refuses what no challenge here can prove.
+func onlyDNS(ids []ca.Identifier) error {
+	var subs []Problem
+	for _, id := range ids {
+		if id.Type != ca.DNS {
+			subs = append(subs, Problem{Type: UnsupportedIdentifier, Detail: "only identifiers of type dns can be proven here", Identifier: shownIdentifier(id)})
+		}
+	}
+	if len(subs) == 0 {
+		return nil
+	}
+	return &Problem{Type: UnsupportedIdentifier, Detail: "the order has identifiers of a type that is not supported", Subproblems: subs}
+}
+
+// shownIdentifier bounds what is said back of an identifier that nobody checked.
+func shownIdentifier(id ca.Identifier) *ca.Identifier {
+	const most = 256
+	if len(id.Type) > most {
+		id.Type = id.Type[:most]
+	}
+	if len(id.Value) > most {
+		id.Value = id.Value[:most]
+	}
+	return &id
+}
+
+// readValidity reads the validity asked for; whether it is allowed is the authority's to say.
+func (o *Order) readValidity(body newOrderBody, now time.Time) error {
+	var err error
+	if o.NotBefore, err = parseTime("notBefore", body.NotBefore); err != nil {
+		return err
+	}
+	if o.NotAfter, err = parseTime("notAfter", body.NotAfter); err != nil {
+		return err
+	}
+	if !o.NotAfter.IsZero() && (!o.NotAfter.After(now) || !o.NotAfter.After(o.NotBefore)) {
+		return malformed("notAfter must be in the future, and after notBefore")
+	}
+	return nil
+}
+
+func parseTime(name, v string) (time.Time, error) {
+	if v == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, v)
+	if err != nil || t.Year() < 1970 || t.Year() > 9999 {
+		return time.Time{}, malformed(name + " is not a time as in RFC 3339")
+	}
+	return t.UTC().Truncate(time.Second), nil
+}
+
+func tooMany(err error, most int) error {
+	if !isTooMany(err) {
+		return err
+	}
+	return &Problem{
+		Type: RateLimited, RetryAfter: 10 * time.Minute, Err: err,
+		Detail: fmt.Sprintf("the account has %d orders that are not finalized; finish or deactivate some of them", most),
+	}
+}
+
+func wildcardBase(id ca.Identifier) (string, bool) {
+	if id.Type != ca.DNS {
+		return "", false
+	}
+	return strings.CutPrefix(id.Value, "*.")
+}
+
+func aboutNameErr(t ProblemType, detail string, id ca.Identifier) error {
+	p := aboutName(Problem{Type: t, Detail: detail}, id)
+	return &p
+}

@@ -1,0 +1,72 @@
+package acme
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+// An OrderStatus is where an order stands (RFC 8555 §7.1.6).
+type OrderStatus string
+
+// The states of an order.
+const (
+	OrderPending    OrderStatus = "pending"
+	OrderReady      OrderStatus = "ready"
+	OrderProcessing OrderStatus = "processing"
+	OrderValid      OrderStatus = "valid"
+	OrderInvalid    OrderStatus = "invalid"
+)
+
+// An Order is a client's wish for one certificate.
+type Order struct {
+	ID          string
+	AccountID   string
+	Status      OrderStatus // as stored; At says what it is at a time
+	Profile     string
+	Identifiers []ca.Identifier
+	AuthzIDs    []string
+	NotBefore   time.Time
+	NotAfter    time.Time
+	CreatedAt   time.Time
+	Expires     time.Time // never after any of its valid authorizations
+	Error       *Problem
+
+	// Once finalized:
+	CSR      []byte // while processing
+	CSRHash  string
+	IntentID string // "" while processing: parked
+	Attempts int
+	DueAt    time.Time // while processing: when to look at it again
+
+	CertificateID string
+	Serial        ca.Serial
+}
+
+// At returns the order as it is at now: one that expired unfinished is invalid,
+// whether or not the sweeper came by.
+func (o Order) At(now time.Time) Order {
+	if (o.Status == OrderPending || o.Status == OrderReady) && !now.Before(o.Expires) {
+		o.Status = OrderInvalid
+		p := orderExpired()
+		o.Error = &p
+	}
+	return o
+}
+
+// Final reports whether the order will never change again.
+func (o Order) Final() bool { return o.Status == OrderValid || o.Status == OrderInvalid }
+
+// sameCSR reports whether the order was finalized with the CSR of that hash.
+func (o Order) sameCSR(hash string) bool { return o.CSRHash != "" && o.CSRHash == hash }
+
+func hashCSR(der []byte) string {
+	h := sha256.Sum256(der)
+	return hex.EncodeToString(h[:])
+}
+
+func orderExpired() Problem {
+	return Problem{Type: Malformed, Status: 400, Detail: "the order expired before it was finalized"}
+}

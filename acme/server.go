@@ -1,0 +1,180 @@
+package acme
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/peer"
+)
+
+// Config is what a Server is made of. Zero values of bounds and lifetimes mean the defaults.
+type Config struct {
+	BaseURL *url.URL // how clients reach the server: every link and the check of "url" use it, no header can change it
+	Path    string   // below BaseURL, default "/acme"
+
+	Store     Store
+	CA        CA
+	Validator Validator
+
+	TermsOfService string // URL; if set, accounts must agree to it
+	Website        string
+	CAAIdentities  []string
+	Profiles       map[string]string // what clients may choose by name, with a description or its URL
+	DefaultProfile string            // the authority's own default if empty
+	Challenges     []ChallengeType   // offered, in this order; default http-01, dns-01
+
+	OrderLifetime time.Duration // to finalize it, default 7 days
+	AuthzLifetime time.Duration // of a valid authorization, default 30 days
+	Retention     time.Duration // of what ended, before it is deleted, default 30 days
+
+	ValidationWorkers int           // default 16
+	ValidationQueue   int           // default 1024; what is beyond waits in the database
+	ValidationTimeout time.Duration // of one validation, default 60 s
+	FinalizeSlots     int64         // issuances at a time, default 16
+	FinalizeWait      time.Duration // how long a client waits for its certificate, default 10 s
+	IssueTimeout      time.Duration // of one issuance, default 60 s
+	MaxIssueAttempts  int           // of one order that fails for reasons other than a busy device, default 5
+
+	MaxBody       int64 // default 64 KiB
+	MaxNames      int   // in an order, default 100
+	MaxOpenOrders int   // of one account, default 300
+	PageSize      int   // of the list of orders, default 100
+
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer // nil: no metrics
+	Clock      func() time.Time      // default time.Now
+}
+
+// A Server is the ACME edge. Handler answers clients; Run does what goes on in
+// the background, and must run as long as requests are served.
+type Server struct {
+	cfg     Config
+	store   Store
+	ca      CA
+	origin  string // scheme://host[:port]
+	root    string // path of everything here
+	nonces  *nonces
+	slots   *semaphore.Weighted // issuances under way
+	metrics *metrics
+	log     *slog.Logger
+
+	validations *queue
+	dueOrders   chan struct{} // a hint that an order was parked
+}
+
+// New returns a Server, or says what is wrong with c.
+func New(c Config) (*Server, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	c.setDefaults()
+	n, err := newNonces(nonceWindow, nonceRekeyAt)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(c.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{
+		cfg: c, store: c.Store, ca: c.CA,
+		origin:  c.BaseURL.Scheme + "://" + c.BaseURL.Host,
+		root:    strings.TrimSuffix(c.BaseURL.Path, "/") + c.Path,
+		nonces:  n,
+		slots:   semaphore.NewWeighted(c.FinalizeSlots),
+		metrics: m, log: c.Logger,
+		validations: newQueue(c.ValidationQueue, validationLease(c.ValidationTimeout)),
+		dueOrders:   make(chan struct{}, 1),
+	}, nil
+}
+
+func (c *Config) check() error {
+	u := c.BaseURL
+	switch {
+	case u == nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "":
+		return errors.New("acme: BaseURL must be an absolute http or https URL")
+	case u.RawQuery != "" || u.Fragment != "" || u.User != nil:
+		return errors.New("acme: BaseURL must have neither user, query nor fragment")
+	case c.Path != "" && (c.Path[0] != '/' || strings.HasSuffix(c.Path, "/")):
+		return fmt.Errorf("acme: path %q must begin with a slash and end without one", c.Path)
+	case c.Store == nil || c.CA == nil || c.Validator == nil || c.Logger == nil:
+		return errors.New("acme: Store, CA, Validator and Logger are needed")
+	}
+	for _, t := range c.Challenges {
+		if t != HTTP01 && t != DNS01 {
+			return fmt.Errorf("acme: unknown challenge type %q", t)
+		}
+	}
+	return nil
+}
+
+func (c *Config) setDefaults() {
+	const day = 24 * time.Hour
+	setDefault(&c.Path, "/acme")
+	setDefault(&c.OrderLifetime, 7*day)
+	setDefault(&c.AuthzLifetime, 30*day)
+	setDefault(&c.Retention, 30*day)
+	setDefault(&c.ValidationWorkers, 16)
+	setDefault(&c.ValidationQueue, 1024)
+	setDefault(&c.ValidationTimeout, time.Minute)
+	setDefault(&c.FinalizeSlots, 16)
+	setDefault(&c.FinalizeWait, 10*time.Second)
+	setDefault(&c.IssueTimeout, time.Minute)
+	setDefault(&c.MaxIssueAttempts, 5)
+	setDefault(&c.MaxBody, 64<<10)
+	setDefault(&c.MaxNames, 100)
+	setDefault(&c.MaxOpenOrders, 300)
+	setDefault(&c.PageSize, 100)
+	if len(c.Challenges) == 0 {
+		c.Challenges = []ChallengeType{HTTP01, DNS01}
+	}
+	c.Challenges = slices.Clone(c.Challenges)
+	if c.Clock == nil {
+		c.Clock = time.Now
+	}
+}
+
+func setDefault[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+// now is in microseconds, as the store keeps it.
+func (s *Server) now() time.Time { return s.cfg.Clock().UTC().Truncate(time.Microsecond) }
+
+// url makes an absolute link to something of this server.
+func (s *Server) url(parts ...string) string {
+	return s.origin + s.root + "/" + strings.Join(parts, "/")
+}
+
+// actor names an account in the audit log.
+func actor(accountID string) string { return "acme:account/" + accountID }
+
+// entry makes the audit entry of something that account a did.
+func (s *Server) entry(ctx context.Context, a Account, action, object string, detail any) audit.Entry {
+	e := audit.New(actor(a.ID), action, object, detail)
+	p := peer.From(ctx)
+	if p.Addr.IsValid() {
+		e.Remote = p.Addr.String()
+	}
+	e.Request = p.RequestID
+	return e
+}
+
+func requester(ctx context.Context, who string) ca.Requester {
+	p := peer.From(ctx)
+	return ca.Requester{Actor: who, Addr: p.Addr, RequestID: p.RequestID}
+}

@@ -1,0 +1,186 @@
+package acme
+
+import (
+	"context"
+	"crypto"
+	"errors"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+var (
+	// ErrNotFound says that there is no such account, order or authorization.
+	ErrNotFound = errors.New("acme: no such object")
+	// ErrMoved says that a compare-and-swap lost: the object is no longer in
+	// the state that the change starts from. Whoever hears it reads again.
+	ErrMoved = errors.New("acme: the object moved on")
+	// ErrKeyTaken says that another account has the key.
+	ErrKeyTaken = errors.New("acme: key belongs to another account")
+	// ErrTooManyOpen says that the account has its fill of unfinished orders.
+	ErrTooManyOpen = errors.New("acme: too many open orders")
+)
+
+// A CA is what this room asks of the certification authority. It is safe for
+// concurrent use. An error that matches *ca.Refusal may be heard by the client.
+type CA interface {
+	Issue(ctx context.Context, req ca.Request, led ca.Ledger) (ca.Certificate, error)
+	Revoke(ctx context.Context, r ca.Revocation) error
+	Issuer(id ca.IssuerID) (*ca.Issuer, bool)
+	Policy
+}
+
+// A Policy says beforehand what the authority would refuse.
+type Policy interface {
+	CheckIdentifiers(ctx context.Context, profile string, ids []ca.Identifier) error
+	CheckCSR(ctx context.Context, profile string, der []byte, ids []ca.Identifier) (crypto.PublicKey, error)
+	CheckKey(ctx context.Context, pub crypto.PublicKey) error
+	CheckValidity(profile string, notBefore, notAfter time.Time) error
+}
+
+// A Store keeps the state of this room. It is safe for concurrent use; what a
+// method wrote is durable on return and visible to every later read, and the
+// audit entry given to a method is in the same transaction as the fact.
+type Store interface {
+	Accounts
+	Orders
+	Authorizations
+	Issuances
+	Certificates
+	// Sweep turns orders that expired to invalid, and deletes orders and
+	// authorizations whose time to be purged has come. It touches at most limit
+	// of each and reports how many it did touch.
+	Sweep(ctx context.Context, s Sweep) (int, error)
+}
+
+// Accounts keeps accounts. The thumbprint of a key is unique among them.
+type Accounts interface {
+	// CreateAccount stores a unless its key has an account, which is returned
+	// instead, with false.
+	CreateAccount(ctx context.Context, a Account, e audit.Entry) (Account, bool, error)
+	// Account and AccountByKey return ErrNotFound for none.
+	Account(ctx context.Context, id string) (Account, error)
+	AccountByKey(ctx context.Context, thumbprint string) (Account, error)
+	// UpdateContacts, DeactivateAccount and ChangeKey need the account to be
+	// valid and return ErrMoved if it is not.
+	UpdateContacts(ctx context.Context, id string, contacts []string, e audit.Entry) error
+	// DeactivateAccount also turns the account's unfinished orders to invalid.
+	DeactivateAccount(ctx context.Context, id string, closed Closing, e audit.Entry) error
+	// ChangeKey needs the account's key to be still the one of thumbprint old.
+	ChangeKey(ctx context.Context, id, old string, jwk []byte, thumbprint string, e audit.Entry) error
+}
+
+// Orders keeps orders.
+type Orders interface {
+	// CreateOrder stores o with all its authorizations in one transaction, or
+	// fails with ErrTooManyOpen.
+	CreateOrder(ctx context.Context, o Order, as []Authorization, maxOpen int) error
+	Order(ctx context.Context, id string) (Order, error)
+	// ListOrders returns a page of the account's orders by rising id, from the
+	// first after the given one on.
+	ListOrders(ctx context.Context, accountID, after string, limit int) ([]OrderRef, error)
+}
+
+// An OrderRef is an order in a list.
+type OrderRef struct {
+	ID     string
+	Status OrderStatus
+}
+
+// Authorizations keeps authorizations and the state of their validation.
+type Authorizations interface {
+	Authorization(ctx context.Context, id string) (Authorization, error)
+	// StartChallenge moves a pending, unstarted authorization to t with a lease
+	// until lease, or returns ErrMoved.
+	StartChallenge(ctx context.Context, id string, t ChallengeType, lease, now time.Time) error
+	// DueValidations lists started validations whose lease ended, oldest first.
+	DueValidations(ctx context.Context, now time.Time, limit int) ([]Authorization, error)
+	// ExtendLease moves the lease of a started validation from old to until,
+	// and counts the attempt; ErrMoved says that somebody else did. Giving it
+	// back is moving it to now.
+	ExtendLease(ctx context.Context, id string, old, until time.Time) error
+	// FinishValidation writes the outcome if the lease is still the caller's:
+	// ErrMoved otherwise. The last valid authorization makes its order ready, a
+	// failed one makes it invalid, in the same transaction.
+	FinishValidation(ctx context.Context, v Validated, e audit.Entry) error
+	// DeactivateAuthorization moves a pending or valid authorization to
+	// deactivated, and its order, unless it is being issued, to invalid.
+	DeactivateAuthorization(ctx context.Context, id string, now time.Time, closed Closing, e audit.Entry) error
+	// Holds reports whether the account has valid authorizations for all ids.
+	Holds(ctx context.Context, accountID string, ids []ca.Identifier, now time.Time) (bool, error)
+}
+
+// Issuances keeps orders that are being issued. Each move is one transaction
+// together with the intent's.
+type Issuances interface {
+	// Park moves a ready order to processing without an intent, so that it
+	// is issued from DueAt on. ErrMoved says that it is not ready.
+	Park(ctx context.Context, c Claim) error
+	// BeginIssue claims the order for in and records the intent. ErrMoved says
+	// that another intent has it, that it was claimed for another CSR, or that it expired.
+	BeginIssue(ctx context.Context, c Claim, in ca.Intent) error
+	// CommitIssue makes the order valid and records the certificate;
+	// ca.ErrLeaseLost says that the order is no longer this intent's.
+	CommitIssue(ctx context.Context, orderID string, in ca.Intent, c ca.Certificate, purgeAt time.Time) error
+	// AbortIssue ends the intent, and does v to the order if it is still this intent's.
+	AbortIssue(ctx context.Context, orderID string, in ca.Intent, cause error, v Verdict) error
+	// DueOrders lists processing orders whose time to be looked at has come.
+	DueOrders(ctx context.Context, now time.Time, limit int) ([]Order, error)
+	// ClaimDue moves the time from old to until: ErrMoved says that somebody else did.
+	ClaimDue(ctx context.Context, orderID string, old, until time.Time) error
+	// Settle does v to a processing order that has still the intent given,
+	// where no intent of its own is to be ended. e may be nil.
+	Settle(ctx context.Context, orderID, intentID string, v Verdict, e *audit.Entry) error
+}
+
+// Certificates finds what was issued.
+type Certificates interface {
+	// CertificateByID returns an issued certificate, ca.ErrNotFound for none.
+	CertificateByID(ctx context.Context, id string) (ca.Record, error)
+	// Record returns ca.ErrNotFound for a serial never assigned.
+	Record(ctx context.Context, s ca.Serial) (ca.Record, error)
+}
+
+// A Claim is an attempt to move an order to processing.
+type Claim struct {
+	OrderID string
+	Prev    string // the intent that the order has: "" for none
+	CSR     []byte
+	CSRHash string
+	Now     time.Time // the order must expire after it
+	DueAt   time.Time // when to look at the order again
+}
+
+// A Verdict is what becomes of an order whose issuance did not end well.
+type Verdict struct {
+	Failed  *Problem // the order is invalid; nil: it stays processing, without intent
+	Counts  bool     // the try counts towards the most that are made
+	DueAt   time.Time
+	PurgeAt time.Time
+}
+
+// A Closing is what an order that ends invalid keeps.
+type Closing struct {
+	Error   Problem
+	PurgeAt time.Time
+}
+
+// Validated is the outcome of a validation.
+type Validated struct {
+	AuthzID string
+	OrderID string
+	Lease   time.Time // the caller's
+	At      time.Time
+	Failed  *Problem  // nil: valid
+	Expires time.Time // of the authorization, now that it is valid
+	PurgeAt time.Time // of the authorization
+	Closing Closing   // of the order, if it failed
+}
+
+// A Sweep is one round of cleaning.
+type Sweep struct {
+	Now     time.Time
+	Closing Closing // of orders that expired
+	Limit   int
+}

@@ -1,0 +1,567 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/acme"
+	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+// ACME keeps accounts, orders and authorizations. It is an acme.Store.
+type ACME struct{ db *DB }
+
+// NewACME returns the ACME objects in db.
+func NewACME(db *DB) *ACME { return &ACME{db} }
+
+var _ acme.Store = (*ACME)(nil)
+
+// move runs one statement that changes a row by compare-and-swap, with e in the
+// same transaction. No row means acme.ErrMoved.
+func move(ctx context.Context, tx Tx, e *audit.Entry, q string, args ...any) error {
+	n, err := tx.Exec(ctx, q, args...)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return acme.ErrMoved
+	}
+	if e == nil {
+		return nil
+	}
+	return appendAudit(ctx, tx, *e)
+}
+
+// write is a transaction; doing says of what, for its error.
+func (s *ACME) write(ctx context.Context, doing string, fn func(ctx context.Context, tx Tx) error) error {
+	if err := s.db.Write(ctx, fn); err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}
+
+// one reads one row, acme.ErrNotFound for none.
+func (s *ACME) one(ctx context.Context, doing string, scan func(Row) error, q string, args ...any) error {
+	err := s.db.Read(ctx, func(ctx context.Context, tx Tx) error { return scan(tx.QueryRow(ctx, q, args...)) })
+	if errors.Is(err, ErrNoRows) {
+		return acme.ErrNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}
+
+// many reads rows, in the order they come.
+func many[T any](ctx context.Context, db *DB, doing string, scan func(Row) (T, error), q string, args ...any) ([]T, error) {
+	var out []T
+	err := db.Read(ctx, func(ctx context.Context, tx Tx) error {
+		out = nil
+		rows, err := tx.Query(ctx, q, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			v, err := scan(rows)
+			if err != nil {
+				return err
+			}
+			out = append(out, v)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	return out, nil
+}
+
+// asJSON encodes plain values of ours, which cannot fail.
+func asJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "null"
+	}
+	return string(b)
+}
+
+func problemJSON(p *acme.Problem) string {
+	if p == nil {
+		return ""
+	}
+	return asJSON(p)
+}
+
+func readProblem(s string) (*acme.Problem, error) {
+	if s == "" {
+		return nil, nil //nolint:nilnil // no problem is no error
+	}
+	var p acme.Problem
+	if err := json.Unmarshal([]byte(s), &p); err != nil {
+		return nil, fmt.Errorf("decoding problem: %w", err)
+	}
+	return &p, nil
+}
+
+// Accounts.
+
+const accountColumns = `a.id, a.thumbprint, a.jwk, a.contacts, a.terms_agreed, a.status, a.created_at`
+
+func scanAccount(row Row) (acme.Account, error) {
+	var (
+		a                     acme.Account
+		jwk, contacts, status string
+		terms, created        int64
+	)
+	if err := row.Scan(&a.ID, &a.Thumbprint, &jwk, &contacts, &terms, &status, &created); err != nil {
+		return a, err
+	}
+	a.Key, a.TermsAgreed, a.Status, a.CreatedAt = []byte(jwk), terms != 0, acme.AccountStatus(status), fromMicros(created)
+	if err := json.Unmarshal([]byte(contacts), &a.Contacts); err != nil {
+		return a, fmt.Errorf("decoding contacts of account %s: %w", a.ID, err)
+	}
+	return a, nil
+}
+
+// CreateAccount stores a, or returns the account that has its key.
+func (s *ACME) CreateAccount(ctx context.Context, a acme.Account, e audit.Entry) (acme.Account, bool, error) {
+	var (
+		out     acme.Account
+		created bool
+	)
+	err := s.write(ctx, "creating account", func(ctx context.Context, tx Tx) error {
+		n, err := tx.Exec(ctx, `INSERT INTO acme_accounts (id, thumbprint, jwk, contacts, terms_agreed, status, created_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (thumbprint) DO NOTHING`,
+			a.ID, a.Thumbprint, string(a.Key), asJSON(a.Contacts), flag(a.TermsAgreed), string(a.Status), micros(a.CreatedAt))
+		if err != nil {
+			return err
+		}
+		if out, created = a, n == 1; created {
+			return appendAudit(ctx, tx, e)
+		}
+		out, err = scanAccount(tx.QueryRow(ctx, `SELECT `+accountColumns+` FROM acme_accounts a WHERE a.thumbprint = $1`, a.Thumbprint))
+		return err
+	})
+	return out, created, err
+}
+
+// Account returns the account of that id.
+func (s *ACME) Account(ctx context.Context, id string) (a acme.Account, err error) {
+	err = s.one(ctx, "reading account", func(r Row) (err error) { a, err = scanAccount(r); return err },
+		`SELECT `+accountColumns+` FROM acme_accounts a WHERE a.id = $1`, id)
+	return a, err
+}
+
+// AccountByKey returns the account whose key has that thumbprint.
+func (s *ACME) AccountByKey(ctx context.Context, thumbprint string) (a acme.Account, err error) {
+	err = s.one(ctx, "finding account", func(r Row) (err error) { a, err = scanAccount(r); return err },
+		`SELECT `+accountColumns+` FROM acme_accounts a WHERE a.thumbprint = $1`, thumbprint)
+	return a, err
+}
+
+// UpdateContacts replaces the contacts of a valid account.
+func (s *ACME) UpdateContacts(ctx context.Context, id string, contacts []string, e audit.Entry) error {
+	return s.write(ctx, "updating account", func(ctx context.Context, tx Tx) error {
+		return move(ctx, tx, &e, `UPDATE acme_accounts SET contacts = $1 WHERE id = $2 AND status = 'valid'`, asJSON(contacts), id)
+	})
+}
+
+// DeactivateAccount ends an account and what it has not finalized.
+func (s *ACME) DeactivateAccount(ctx context.Context, id string, closed acme.Closing, e audit.Entry) error {
+	return s.write(ctx, "deactivating account", func(ctx context.Context, tx Tx) error {
+		if err := move(ctx, tx, &e, `UPDATE acme_accounts SET status = 'deactivated' WHERE id = $1 AND status = 'valid'`, id); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE acme_orders SET status = 'invalid', error = $1, sweep_at = $2
+			WHERE account_id = $3 AND status IN ('pending', 'ready')`, problemJSON(&closed.Error), micros(closed.PurgeAt), id)
+		return err
+	})
+}
+
+// ChangeKey gives a valid account another key.
+func (s *ACME) ChangeKey(ctx context.Context, id, old string, jwk []byte, thumbprint string, e audit.Entry) error {
+	err := s.write(ctx, "changing account key", func(ctx context.Context, tx Tx) error {
+		// The key may be taken by this very account, too.
+		return move(ctx, tx, &e, `UPDATE acme_accounts SET jwk = $1, thumbprint = $2
+			WHERE id = $3 AND thumbprint = $4 AND status = 'valid'`, string(jwk), thumbprint, id, old)
+	})
+	if errors.Is(err, ErrUnique) {
+		return acme.ErrKeyTaken
+	}
+	return err
+}
+
+// Orders.
+
+const orderColumns = `o.id, o.account_id, o.status, o.profile, o.identifiers, o.authz_ids, o.not_before, o.not_after,
+	o.created_at, o.expires, o.error, o.csr, o.csr_hash, o.intent_id, o.attempts, o.due_at, o.certificate_id, o.serial`
+
+func scanOrder(row Row) (acme.Order, error) {
+	var (
+		o                                               acme.Order
+		status, ids, authzs, problem, serial            string
+		notBefore, notAfter, created, expires, due, try int64
+	)
+	err := row.Scan(&o.ID, &o.AccountID, &status, &o.Profile, &ids, &authzs, &notBefore, &notAfter,
+		&created, &expires, &problem, &o.CSR, &o.CSRHash, &o.IntentID, &try, &due, &o.CertificateID, &serial)
+	if err != nil {
+		return o, err
+	}
+	o.Status, o.Serial, o.Attempts = acme.OrderStatus(status), ca.Serial(serial), int(try)
+	o.NotBefore, o.NotAfter, o.CreatedAt, o.Expires, o.DueAt = fromMicros(notBefore), fromMicros(notAfter), fromMicros(created), fromMicros(expires), fromMicros(due)
+	if err := json.Unmarshal([]byte(ids), &o.Identifiers); err != nil {
+		return o, fmt.Errorf("decoding identifiers of order %s: %w", o.ID, err)
+	}
+	if err := json.Unmarshal([]byte(authzs), &o.AuthzIDs); err != nil {
+		return o, fmt.Errorf("decoding authorizations of order %s: %w", o.ID, err)
+	}
+	o.Error, err = readProblem(problem)
+	return o, err
+}
+
+// CreateOrder stores o with its authorizations.
+func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authorization, maxOpen int) error {
+	return s.write(ctx, "creating order", func(ctx context.Context, tx Tx) error {
+		// Two at the same instant may both see the last free place: the bound
+		// is against floods, and is soft by as many as arrive at once.
+		n, err := tx.Exec(ctx, `INSERT INTO acme_orders (id, account_id, status, profile, identifiers, authz_ids, open_authzs,
+				not_before, not_after, created_at, expires, sweep_at)
+			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12
+			WHERE (SELECT COUNT(*) FROM (SELECT 1 FROM acme_orders
+				WHERE account_id = $13 AND status IN ('pending', 'ready') LIMIT $14) open_ones) < $14`,
+			o.ID, o.AccountID, string(o.Status), o.Profile, asJSON(o.Identifiers), asJSON(o.AuthzIDs), int64(len(as)),
+			micros(o.NotBefore), micros(o.NotAfter), micros(o.CreatedAt), micros(o.Expires), micros(o.Expires),
+			o.AccountID, int64(maxOpen))
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return acme.ErrTooManyOpen
+		}
+		return insertAuthzs(ctx, tx, as)
+	})
+}
+
+// authzRows is how many authorizations one statement inserts.
+const authzRows = 50
+
+func insertAuthzs(ctx context.Context, tx Tx, as []acme.Authorization) error {
+	for chunk := range slices.Chunk(as, authzRows) {
+		var (
+			q    strings.Builder
+			args []any
+		)
+		q.WriteString(`INSERT INTO acme_authzs (id, account_id, order_id, type, name, wildcard, status, token, offered, created_at, expires, purge_at) VALUES `)
+		for i, a := range chunk {
+			if i > 0 {
+				q.WriteString(", ")
+			}
+			row := []any{
+				a.ID, a.AccountID, a.OrderID, string(a.Identifier.Type), a.Identifier.Value, flag(a.Wildcard), string(a.Status),
+				a.Token, asJSON(a.Offered), micros(a.CreatedAt), micros(a.Expires), micros(a.PurgeAt),
+			}
+			q.WriteString("(")
+			for j := range row {
+				if j > 0 {
+					q.WriteString(", ")
+				}
+				fmt.Fprintf(&q, "$%d", len(args)+j+1)
+			}
+			q.WriteString(")")
+			args = append(args, row...)
+		}
+		if _, err := tx.Exec(ctx, q.String(), args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Order returns the order of that id, as it is stored.
+func (s *ACME) Order(ctx context.Context, id string) (o acme.Order, err error) {
+	err = s.one(ctx, "reading order", func(r Row) (err error) { o, err = scanOrder(r); return err },
+		`SELECT `+orderColumns+` FROM acme_orders o WHERE o.id = $1`, id)
+	return o, err
+}
+
+// ListOrders returns a page of an account's orders by rising id.
+func (s *ACME) ListOrders(ctx context.Context, accountID, after string, limit int) ([]acme.OrderRef, error) {
+	return many(ctx, s.db, "listing orders", func(r Row) (acme.OrderRef, error) {
+		var id, status string
+		err := r.Scan(&id, &status)
+		return acme.OrderRef{ID: id, Status: acme.OrderStatus(status)}, err
+	}, `SELECT o.id, o.status FROM acme_orders o WHERE o.account_id = $1 AND o.id > $2 ORDER BY o.id LIMIT $3`, accountID, after, int64(limit))
+}
+
+// Authorizations.
+
+const authzColumns = `z.id, z.account_id, z.order_id, z.type, z.name, z.wildcard, z.status, z.token, z.offered, z.challenge,
+	z.lease_until, z.attempts, z.error, z.created_at, z.expires, z.validated_at, z.purge_at`
+
+func scanAuthz(row Row) (acme.Authorization, error) {
+	var (
+		a                                                    acme.Authorization
+		typ, status, offered, challenge, problem             string
+		wild, lease, try, created, expires, validated, purge int64
+	)
+	err := row.Scan(&a.ID, &a.AccountID, &a.OrderID, &typ, &a.Identifier.Value, &wild, &status, &a.Token, &offered, &challenge,
+		&lease, &try, &problem, &created, &expires, &validated, &purge)
+	if err != nil {
+		return a, err
+	}
+	a.Identifier.Type, a.Wildcard, a.Status = ca.IdentifierType(typ), wild != 0, acme.AuthzStatus(status)
+	a.Challenge, a.Attempts = acme.ChallengeType(challenge), int(try)
+	a.Lease, a.CreatedAt, a.Expires, a.Validated, a.PurgeAt = fromMicros(lease), fromMicros(created), fromMicros(expires), fromMicros(validated), fromMicros(purge)
+	if err := json.Unmarshal([]byte(offered), &a.Offered); err != nil {
+		return a, fmt.Errorf("decoding challenges of authorization %s: %w", a.ID, err)
+	}
+	a.Error, err = readProblem(problem)
+	return a, err
+}
+
+// Authorization returns the authorization of that id, as it is stored.
+func (s *ACME) Authorization(ctx context.Context, id string) (a acme.Authorization, err error) {
+	err = s.one(ctx, "reading authorization", func(r Row) (err error) { a, err = scanAuthz(r); return err },
+		`SELECT `+authzColumns+` FROM acme_authzs z WHERE z.id = $1`, id)
+	return a, err
+}
+
+// StartChallenge chooses the challenge of a pending authorization.
+func (s *ACME) StartChallenge(ctx context.Context, id string, t acme.ChallengeType, lease, now time.Time) error {
+	return s.write(ctx, "starting challenge", func(ctx context.Context, tx Tx) error {
+		return move(ctx, tx, nil, `UPDATE acme_authzs SET challenge = $1, lease_until = $2
+			WHERE id = $3 AND status = 'pending' AND challenge = '' AND expires > $4`, string(t), micros(lease), id, micros(now))
+	})
+}
+
+// DueValidations lists validations that nobody works on.
+func (s *ACME) DueValidations(ctx context.Context, now time.Time, limit int) ([]acme.Authorization, error) {
+	return many(ctx, s.db, "listing due validations", scanAuthz,
+		`SELECT `+authzColumns+` FROM acme_authzs z WHERE z.lease_until <> 0 AND z.lease_until <= $1 ORDER BY z.lease_until LIMIT $2`,
+		micros(now), int64(limit))
+}
+
+// ExtendLease moves the lease of a validation.
+func (s *ACME) ExtendLease(ctx context.Context, id string, old, until time.Time) error {
+	return s.write(ctx, "extending lease", func(ctx context.Context, tx Tx) error {
+		return move(ctx, tx, nil, `UPDATE acme_authzs SET lease_until = $1, attempts = attempts + 1
+			WHERE id = $2 AND lease_until = $3 AND status = 'pending'`, micros(until), id, micros(old))
+	})
+}
+
+// FinishValidation writes an outcome and what it means for the order.
+func (s *ACME) FinishValidation(ctx context.Context, v acme.Validated, e audit.Entry) error {
+	status, validated := acme.AuthzValid, v.At
+	if v.Failed != nil {
+		status, validated = acme.AuthzInvalid, time.Time{}
+	}
+	return s.write(ctx, "finishing validation", func(ctx context.Context, tx Tx) error {
+		err := move(ctx, tx, &e, `UPDATE acme_authzs SET status = $1, error = $2, validated_at = $3, expires = $4, purge_at = $5, lease_until = 0
+			WHERE id = $6 AND status = 'pending' AND lease_until = $7`,
+			string(status), problemJSON(v.Failed), micros(validated), micros(v.Expires), micros(v.PurgeAt), v.AuthzID, micros(v.Lease))
+		if err != nil {
+			return err
+		}
+		if v.Failed != nil {
+			return closeOrder(ctx, tx, v.OrderID, v.Closing)
+		}
+		// Two authorizations that become valid at once wait here for each
+		// other, and the second sees the first's count.
+		_, err = tx.Exec(ctx, `UPDATE acme_orders SET open_authzs = open_authzs - 1,
+				status = CASE WHEN open_authzs <= 1 THEN 'ready' ELSE status END,
+				expires = CASE WHEN expires > $1 THEN $1 ELSE expires END,
+				sweep_at = CASE WHEN expires > $1 THEN $1 ELSE expires END
+			WHERE id = $2 AND status = 'pending'`, micros(v.Expires), v.OrderID)
+		return err
+	})
+}
+
+// closeOrder ends an order that is not being issued.
+func closeOrder(ctx context.Context, tx Tx, id string, c acme.Closing) error {
+	_, err := tx.Exec(ctx, `UPDATE acme_orders SET status = 'invalid', error = $1, sweep_at = $2
+		WHERE id = $3 AND status IN ('pending', 'ready')`, problemJSON(&c.Error), micros(c.PurgeAt), id)
+	return err
+}
+
+// DeactivateAuthorization ends an authorization and its order.
+func (s *ACME) DeactivateAuthorization(ctx context.Context, id string, now time.Time, closed acme.Closing, e audit.Entry) error {
+	return s.write(ctx, "deactivating authorization", func(ctx context.Context, tx Tx) error {
+		err := move(ctx, tx, &e, `UPDATE acme_authzs SET status = 'deactivated', lease_until = 0
+			WHERE id = $1 AND status IN ('pending', 'valid') AND expires > $2`, id, micros(now))
+		if err != nil {
+			return err
+		}
+		var order string
+		if err := tx.QueryRow(ctx, `SELECT z.order_id FROM acme_authzs z WHERE z.id = $1`, id).Scan(&order); err != nil {
+			return err
+		}
+		return closeOrder(ctx, tx, order, closed)
+	})
+}
+
+// Holds reports whether an account has valid authorizations for all ids.
+func (s *ACME) Holds(ctx context.Context, accountID string, ids []ca.Identifier, now time.Time) (bool, error) {
+	if len(ids) == 0 {
+		return false, nil
+	}
+	for _, id := range ids {
+		name, wildcard := strings.CutPrefix(id.Value, "*.")
+		var n int64
+		err := s.one(ctx, "looking for authorization", func(r Row) error { return r.Scan(&n) },
+			`SELECT COUNT(*) FROM acme_authzs z WHERE z.account_id = $1 AND z.name = $2 AND z.status = 'valid'
+				AND z.type = $3 AND z.wildcard = $4 AND z.expires > $5`,
+			accountID, name, string(id.Type), flag(wildcard), micros(now))
+		if err != nil || n == 0 {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Issuances.
+
+// Park accepts an order for later.
+func (s *ACME) Park(ctx context.Context, c acme.Claim) error {
+	return s.write(ctx, "parking order", func(ctx context.Context, tx Tx) error {
+		return move(ctx, tx, nil, `UPDATE acme_orders SET status = 'processing', csr = $1, csr_hash = $2, due_at = $3
+			WHERE id = $4 AND status = 'ready' AND expires > $5`,
+			c.CSR, c.CSRHash, micros(c.DueAt), c.OrderID, micros(c.Now))
+	})
+}
+
+// BeginIssue claims an order and records what is to be signed for it.
+func (s *ACME) BeginIssue(ctx context.Context, c acme.Claim, in ca.Intent) error {
+	return s.write(ctx, "claiming order", func(ctx context.Context, tx Tx) error {
+		err := move(ctx, tx, nil, `UPDATE acme_orders SET status = 'processing', csr = $1, csr_hash = $2, intent_id = $3, due_at = $4,
+				attempts = attempts + 1
+			WHERE id = $5 AND intent_id = $6 AND expires > $7 AND (status = 'ready' OR (status = 'processing' AND csr_hash = $2))`,
+			c.CSR, c.CSRHash, in.ID, micros(c.DueAt), c.OrderID, c.Prev, micros(c.Now))
+		if err != nil {
+			return err
+		}
+		return beginIntent(ctx, tx, in)
+	})
+}
+
+// CommitIssue makes an order valid together with its certificate.
+func (s *ACME) CommitIssue(ctx context.Context, orderID string, in ca.Intent, c ca.Certificate, purgeAt time.Time) error {
+	return s.write(ctx, "completing order", func(ctx context.Context, tx Tx) error {
+		n, err := tx.Exec(ctx, `UPDATE acme_orders SET status = 'valid', certificate_id = $1, serial = $2, csr = NULL, due_at = 0, sweep_at = $3
+			WHERE id = $4 AND status = 'processing' AND intent_id = $5`,
+			c.ID, string(c.Serial), micros(purgeAt), orderID, in.ID)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return ca.ErrLeaseLost
+		}
+		return commitIntent(ctx, tx, in, c)
+	})
+}
+
+// AbortIssue ends an intent, and the order's attempt if it is still this one.
+func (s *ACME) AbortIssue(ctx context.Context, orderID string, in ca.Intent, cause error, v acme.Verdict) error {
+	return s.write(ctx, "aborting issuance", func(ctx context.Context, tx Tx) error {
+		if err := settle(ctx, tx, orderID, in.ID, v, 1); err != nil && !errors.Is(err, acme.ErrMoved) {
+			return err
+		}
+		return abortIntent(ctx, tx, in, cause)
+	})
+}
+
+// Settle puts off or ends an order that was not begun.
+func (s *ACME) Settle(ctx context.Context, orderID, intentID string, v acme.Verdict, e *audit.Entry) error {
+	return s.write(ctx, "settling order", func(ctx context.Context, tx Tx) error {
+		if err := settle(ctx, tx, orderID, intentID, v, 0); err != nil {
+			return err
+		}
+		if e == nil {
+			return nil
+		}
+		return appendAudit(ctx, tx, *e)
+	})
+}
+
+// settle moves an order on after a try, which BeginIssue has counted already
+// if it came that far.
+func settle(ctx context.Context, tx Tx, orderID, intentID string, v acme.Verdict, counted int64) error {
+	if v.Failed != nil {
+		return move(ctx, tx, nil, `UPDATE acme_orders SET status = 'invalid', error = $1, csr = NULL, due_at = 0, sweep_at = $2
+			WHERE id = $3 AND status = 'processing' AND intent_id = $4`,
+			problemJSON(v.Failed), micros(v.PurgeAt), orderID, intentID)
+	}
+	return move(ctx, tx, nil, `UPDATE acme_orders SET intent_id = '', due_at = $1, attempts = attempts + $2
+		WHERE id = $3 AND status = 'processing' AND intent_id = $4`,
+		micros(v.DueAt), flag(v.Counts)-counted, orderID, intentID)
+}
+
+// DueOrders lists orders being issued that nobody works on.
+func (s *ACME) DueOrders(ctx context.Context, now time.Time, limit int) ([]acme.Order, error) {
+	return many(ctx, s.db, "listing due orders", scanOrder,
+		`SELECT `+orderColumns+` FROM acme_orders o WHERE o.status = 'processing' AND o.due_at <= $1 ORDER BY o.due_at LIMIT $2`,
+		micros(now), int64(limit))
+}
+
+// ClaimDue takes an order that is due.
+func (s *ACME) ClaimDue(ctx context.Context, orderID string, old, until time.Time) error {
+	return s.write(ctx, "claiming due order", func(ctx context.Context, tx Tx) error {
+		return move(ctx, tx, nil, `UPDATE acme_orders SET due_at = $1 WHERE id = $2 AND status = 'processing' AND due_at = $3`,
+			micros(until), orderID, micros(old))
+	})
+}
+
+// Certificates.
+
+// CertificateByID returns an issued certificate.
+func (s *ACME) CertificateByID(ctx context.Context, id string) (ca.Record, error) {
+	return NewCA(s.db).one(ctx, `SELECT `+recordColumns+` FROM certificates c WHERE c.id = $1 AND c.state = 'issued'`, id)
+}
+
+// Record returns all that is known of a serial.
+func (s *ACME) Record(ctx context.Context, serial ca.Serial) (ca.Record, error) {
+	return NewCA(s.db).Record(ctx, serial)
+}
+
+// Sweep expires orders and deletes what ended long ago.
+func (s *ACME) Sweep(ctx context.Context, w acme.Sweep) (int, error) {
+	most := 0
+	err := s.write(ctx, "sweeping", func(ctx context.Context, tx Tx) error {
+		most = 0
+		now, limit := micros(w.Now), int64(w.Limit)
+		for _, step := range []struct {
+			q    string
+			args []any
+		}{
+			{`UPDATE acme_orders SET status = 'invalid', error = $1, sweep_at = $2 WHERE status IN ('pending', 'ready') AND id IN
+				(SELECT o.id FROM acme_orders o WHERE o.status IN ('pending', 'ready') AND o.status <> 'processing' AND o.sweep_at <= $3 ORDER BY o.sweep_at LIMIT $4)`,
+				[]any{problemJSON(&w.Closing.Error), micros(w.Closing.PurgeAt), now, limit}},
+			{`DELETE FROM acme_orders WHERE status IN ('valid', 'invalid') AND id IN
+				(SELECT o.id FROM acme_orders o WHERE o.status IN ('valid', 'invalid') AND o.status <> 'processing' AND o.sweep_at <= $1 ORDER BY o.sweep_at LIMIT $2)`,
+				[]any{now, limit}},
+			{`DELETE FROM acme_authzs WHERE id IN (SELECT z.id FROM acme_authzs z WHERE z.purge_at <= $1 ORDER BY z.purge_at LIMIT $2)`,
+				[]any{now, limit}},
+		} {
+			n, err := tx.Exec(ctx, step.q, step.args...)
+			if err != nil {
+				return err
+			}
+			most = max(most, int(n))
+		}
+		return nil
+	})
+	return most, err
+}
+
+func flag(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
