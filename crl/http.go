@@ -1,0 +1,126 @@
+package crl
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+const (
+	typeCRL  = "application/pkix-crl"
+	typeCert = "application/pkix-cert"
+	// certMaxAge is how long caches may keep a CA certificate.
+	certMaxAge = 24 * time.Hour
+)
+
+// A file is a whole body with what HTTP says about it.
+type file struct {
+	contentType string
+	body        []byte
+	etag        string
+	modified    time.Time
+}
+
+func newFile(contentType string, body []byte, modified time.Time) file {
+	sum := sha256.Sum256(body)
+	return file{contentType: contentType, body: body, etag: `"` + hex.EncodeToString(sum[:16]) + `"`, modified: modified}
+}
+
+// A refusal is what a stranger gets instead of a file.
+type refusal struct {
+	code int
+	text string
+}
+
+func (r refusal) Error() string { return r.text }
+
+var (
+	errMethod  = refusal{http.StatusMethodNotAllowed, "method not allowed"}
+	errUnknown = refusal{http.StatusNotFound, "not found"}
+	errNotYet  = refusal{http.StatusServiceUnavailable, "not there yet"}
+)
+
+// Handler serves GET and HEAD of /crl/ISSUER.crl and /aia/ISSUER.cer, as
+// RFC 5280 §4.2.1.13 and §4.2.2.1 have them: DER, whole, from memory.
+func (s *Server) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := s.serve(w, r); err != nil {
+			refuse(w, err)
+		}
+	})
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return errMethod
+	}
+	f, maxAge, err := s.find(r.URL.Path)
+	if err != nil {
+		return err
+	}
+	age := int64(max(maxAge, 0) / time.Second)
+	h := w.Header()
+	h.Set("Content-Type", f.contentType)
+	h.Set("ETag", f.etag)
+	h.Set("Cache-Control", "max-age="+strconv.FormatInt(age, 10)+", public, no-transform, must-revalidate")
+	h.Set("Expires", s.cfg.Now().Add(time.Duration(age)*time.Second).UTC().Format(http.TimeFormat))
+	http.ServeContent(w, r, "", f.modified, bytes.NewReader(f.body))
+	return nil
+}
+
+// find returns the file at path and how long caches may keep it.
+func (s *Server) find(path string) (file, time.Duration, error) {
+	if id, ok := cutBoth(path, "/crl/", ".crl"); ok {
+		sh := s.shelves[ca.IssuerID(id)]
+		if sh == nil {
+			return file{}, 0, errUnknown
+		}
+		l := sh.list.Load()
+		if l == nil {
+			return file{}, 0, errNotYet
+		}
+		// A CRL past its nextUpdate is still the best there is; only caches must not keep it.
+		return l.file, min(s.cfg.MaxAge, l.NextUpdate.Sub(s.cfg.Now())), nil
+	}
+	if id, ok := cutBoth(path, "/aia/", ".cer"); ok {
+		if sh := s.shelves[ca.IssuerID(id)]; sh != nil {
+			return sh.cert, certMaxAge, nil
+		}
+	}
+	return file{}, 0, errUnknown
+}
+
+func cutBoth(s, prefix, suffix string) (string, bool) {
+	s, ok := strings.CutPrefix(s, prefix)
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(s, suffix)
+}
+
+func refuse(w http.ResponseWriter, err error) {
+	known, ok := errors.AsType[refusal](err)
+	if !ok {
+		known = refusal{http.StatusInternalServerError, "internal error"}
+	}
+	h := w.Header()
+	switch known.code {
+	case http.StatusMethodNotAllowed:
+		h.Set("Allow", "GET, HEAD")
+	case http.StatusServiceUnavailable:
+		h.Set("Retry-After", "10")
+	}
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.Itoa(len(known.text)+1))
+	w.WriteHeader(known.code)
+	_, _ = io.WriteString(w, known.text+"\n")
+}

@@ -1,0 +1,133 @@
+package crl
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+func get(s *Server, method, path string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, http.NoBody)
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	rec := httptest.NewRecorder()
+	s.Handler().ServeHTTP(rec, r)
+	return rec
+}
+
+func TestCRLIsServedWithWhatCachesNeed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.prepared(nil)
+		c, _ := s.Current(w.issuer.ID)
+		path := "/crl/" + string(w.issuer.ID) + ".crl"
+		rec := get(s, http.MethodGet, path)
+		if rec.Code != http.StatusOK || !bytes.Equal(rec.Body.Bytes(), c.DER) {
+			t.Fatalf("HTTP %d, %d octets", rec.Code, rec.Body.Len())
+		}
+		h := rec.Header()
+		for k, want := range map[string]string{
+			"Content-Type":   "application/pkix-crl",
+			"Content-Length": fmt.Sprint(len(c.DER)),
+			"Last-Modified":  c.ThisUpdate.UTC().Format(http.TimeFormat),
+			"Expires":        time.Now().Add(time.Hour).UTC().Format(http.TimeFormat),
+			"Cache-Control":  "max-age=3600, public, no-transform, must-revalidate",
+		} {
+			if h.Get(k) != want {
+				t.Errorf("%s is %q, want %q", k, h.Get(k), want)
+			}
+		}
+		etag := h.Get("ETag")
+		if strings.HasPrefix(etag, "W/") || len(etag) < 10 {
+			t.Errorf("ETag %q", etag)
+		}
+		for _, cond := range [][]string{
+			{"If-None-Match", etag},
+			{"If-None-Match", `"x", W/` + etag},
+			{"If-None-Match", "*"},
+			{"If-Modified-Since", h.Get("Last-Modified")},
+		} {
+			if rec := get(s, http.MethodGet, path, cond...); rec.Code != http.StatusNotModified || rec.Body.Len() != 0 {
+				t.Errorf("%v: HTTP %d", cond, rec.Code)
+			}
+		}
+		if rec := get(s, http.MethodHead, path); rec.Code != http.StatusOK || rec.Body.Len() != 0 || rec.Header().Get("Content-Length") != fmt.Sprint(len(c.DER)) {
+			t.Errorf("HEAD: HTTP %d, %v", rec.Code, rec.Header())
+		}
+		if rec := get(s, http.MethodGet, path, "Range", "bytes=1-3"); rec.Code != http.StatusPartialContent || !bytes.Equal(rec.Body.Bytes(), c.DER[1:4]) {
+			t.Errorf("Range: HTTP %d", rec.Code)
+		}
+		// Some resume with a header that means nothing in a request.
+		if rec := get(s, http.MethodGet, path, "Content-Range", "bytes 5-10/*"); rec.Code != http.StatusOK || rec.Body.Len() != len(c.DER) {
+			t.Errorf("Content-Range: HTTP %d", rec.Code)
+		}
+		// Past its end it is still better than nothing, but not to be kept.
+		time.Sleep(8 * 24 * time.Hour)
+		if rec := get(s, http.MethodGet, path); rec.Code != http.StatusOK || !strings.HasPrefix(rec.Header().Get("Cache-Control"), "max-age=0,") {
+			t.Errorf("late: HTTP %d, %v", rec.Code, rec.Header())
+		}
+	})
+}
+
+func TestIssuerCertificateIsServed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rec := get(w.server(nil), http.MethodGet, "/aia/"+string(w.issuer.ID)+".cer")
+	if rec.Code != http.StatusOK || !bytes.Equal(rec.Body.Bytes(), w.issuer.Cert.Raw) || rec.Header().Get("Content-Type") != "application/pkix-cert" {
+		t.Errorf("HTTP %d, %v", rec.Code, rec.Header())
+	}
+}
+
+func TestStrangersHearTheSameOfWhateverIsNotThere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.prepared(nil)
+	id := string(w.issuer.ID)
+	for _, path := range []string{"/", "/crl/", "/crl/.crl", "/crl/" + id, "/crl/" + id + ".cer", "/aia/" + id + ".crl", "/crl/x" + id + ".crl", "/crl/" + strings.ToUpper(id) + ".crl/", "/crl//" + id + ".crl"} {
+		rec := get(s, http.MethodGet, path)
+		if rec.Code != http.StatusNotFound || rec.Body.String() != "not found\n" || rec.Header().Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: HTTP %d %q", path, rec.Code, rec.Body.String())
+		}
+	}
+	for _, m := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
+		if rec := get(s, m, "/crl/"+id+".crl"); rec.Code != http.StatusMethodNotAllowed || rec.Header().Get("Allow") != "GET, HEAD" {
+			t.Errorf("%s: HTTP %d", m, rec.Code)
+		}
+	}
+}
+
+func TestCRLThatIsNotThereYetIsWorthComingBackFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rec := get(w.server(nil), http.MethodGet, "/crl/"+string(w.issuer.ID)+".crl")
+	if rec.Code != http.StatusServiceUnavailable || rec.Header().Get("Retry-After") == "" {
+		t.Errorf("HTTP %d, %v", rec.Code, rec.Header())
+	}
+}
+
+func TestEveryNewCRLLooksNew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.prepared(nil)
+		path := "/crl/" + string(w.issuer.ID) + ".crl"
+		a := get(s, http.MethodGet, path).Header()
+		w.revoke("05", ca.Superseded, time.Now())
+		if _, err := s.update(t.Context(), s.shelves[w.issuer.ID]); err != nil {
+			t.Fatal(err)
+		}
+		b := get(s, http.MethodGet, path).Header()
+		if a.Get("ETag") == b.Get("ETag") || a.Get("Last-Modified") == b.Get("Last-Modified") {
+			t.Errorf("%v\n%v", a, b)
+		}
+	})
+}

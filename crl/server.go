@@ -1,0 +1,272 @@
+package crl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+// A Config says whose CRLs to build, and when.
+type Config struct {
+	Issuers []*ca.Issuer // those whose key is at hand, active or not; at least one
+	Store   Store
+
+	Period          time.Duration // between scheduled CRLs, at most 24 hours; 0 means 12 hours
+	Validity        time.Duration // nextUpdate - thisUpdate, two periods to 10 days; 0 means 7 days
+	RevocationDelay time.Duration // from a revocation to its CRL, so that many share one; 0 means 5 seconds
+	Poll            time.Duration // between looks for what other replicas did; 0 means 15 seconds
+	BuildTimeout    time.Duration // the longest that building one CRL may take; 0 means 5 minutes
+	MaxAge          time.Duration // the longest an HTTP cache may keep a CRL; 0 means 1 hour
+
+	Logger     *slog.Logger          // nil: discarded
+	Registerer prometheus.Registerer // nil: no metrics
+	Now        func() time.Time      // nil: time.Now
+}
+
+const (
+	// BR §4.9.7: within 24 hours of a revocation, and valid for 10 days at most.
+	maxPeriod   = 24 * time.Hour
+	maxValidity = 10 * 24 * time.Hour
+	// keep is how many CRLs of an issuer stay in the store.
+	keep = 8
+	// heldRetry is the pause while another replica builds.
+	heldRetry = time.Second
+	// releaseTimeout bounds giving back a lease.
+	releaseTimeout = 5 * time.Second
+)
+
+func (c Config) withDefaults() (Config, error) {
+	if len(c.Issuers) == 0 || c.Store == nil {
+		return c, errors.New("crl: issuers and a store are needed")
+	}
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&c.Period, 12 * time.Hour},
+		{&c.Validity, 7 * 24 * time.Hour},
+		{&c.RevocationDelay, 5 * time.Second},
+		{&c.Poll, 15 * time.Second},
+		{&c.BuildTimeout, 5 * time.Minute},
+		{&c.MaxAge, time.Hour},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+		if *d.field < 0 {
+			return c, errors.New("crl: a duration is negative")
+		}
+	}
+	switch {
+	case c.Period > maxPeriod:
+		return c, fmt.Errorf("crl: period %v is more than %v", c.Period, maxPeriod)
+	case c.Validity > maxValidity || c.Validity < 2*c.Period:
+		return c, fmt.Errorf("crl: validity %v is not between two periods and %v", c.Validity, maxValidity)
+	case c.RevocationDelay > c.Period:
+		return c, fmt.Errorf("crl: revocation delay %v is more than the period", c.RevocationDelay)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c, nil
+}
+
+// A Server keeps the CRLs of its issuers current and serves them. It is safe
+// for concurrent use.
+type Server struct {
+	cfg     Config
+	shelves map[ca.IssuerID]*shelf
+	metrics *metrics
+}
+
+// A shelf holds what is served for one issuer.
+type shelf struct {
+	issuer  *ca.Issuer
+	cert    file
+	list    atomic.Pointer[shelved] // nil: none yet
+	trigger chan struct{}           // holds one wake-up
+}
+
+// A shelved CRL is one on the shelf, ready to be served.
+type shelved struct {
+	CRL
+	file file
+}
+
+func (sh *shelf) put(c CRL) {
+	sh.list.Store(&shelved{CRL: c, file: newFile(typeCRL, c.DER, c.ThisUpdate)})
+}
+
+// New returns a Server that has no CRLs until Prepare or Run.
+func New(cfg Config) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, shelves: make(map[ca.IssuerID]*shelf)}
+	for _, is := range cfg.Issuers {
+		if s.shelves[is.ID] != nil {
+			return nil, fmt.Errorf("crl: issuer %s is there twice", is.ID)
+		}
+		if is.Key == nil || len(is.Cert.SubjectKeyId) == 0 {
+			return nil, fmt.Errorf("crl: issuer %s lacks a key or a subject key identifier", is.ID)
+		}
+		s.shelves[is.ID] = &shelf{
+			issuer:  is,
+			cert:    newFile(typeCert, is.Cert.Raw, is.Cert.NotBefore),
+			trigger: make(chan struct{}, 1),
+		}
+	}
+	s.metrics, err = newMetrics(cfg.Registerer, s)
+	return s, err
+}
+
+// Trigger says that something of issuer was revoked. It never blocks.
+func (s *Server) Trigger(issuer ca.IssuerID) {
+	sh := s.shelves[issuer]
+	if sh == nil {
+		return
+	}
+	select {
+	case sh.trigger <- struct{}{}:
+	default: // a wake-up is waiting already
+	}
+}
+
+// Current returns the CRL that is being served for issuer.
+func (s *Server) Current(issuer ca.IssuerID) (CRL, bool) {
+	sh := s.shelves[issuer]
+	if sh == nil {
+		return CRL{}, false
+	}
+	l := sh.list.Load()
+	if l == nil {
+		return CRL{}, false
+	}
+	return l.CRL, true
+}
+
+// Prepare puts a CRL on every shelf: the stored one, or a new one if there is
+// none or it is due. Its error names the issuers that have none; Run keeps
+// trying.
+func (s *Server) Prepare(ctx context.Context) error {
+	var errs []error
+	for _, sh := range s.shelves {
+		if _, err := s.update(ctx, sh); err != nil && sh.list.Load() == nil {
+			errs = append(errs, fmt.Errorf("preparing the CRL of issuer %s: %w", sh.issuer.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Run keeps the CRLs current until ctx ends: one builder for each issuer.
+func (s *Server) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, sh := range s.shelves {
+		wg.Go(func() { s.keepCurrent(ctx, sh) })
+	}
+	wg.Wait()
+	return nil
+}
+
+func (s *Server) keepCurrent(ctx context.Context, sh *shelf) {
+	for {
+		wait, err := s.update(ctx, sh)
+		if err != nil && ctx.Err() == nil {
+			s.cfg.Logger.ErrorContext(ctx, "updating a CRL", "issuer", string(sh.issuer.ID), "error", err)
+		}
+		if !s.await(ctx, sh, wait) {
+			return
+		}
+	}
+}
+
+// await returns after wait, or RevocationDelay after a trigger, and false when
+// ctx has ended.
+func (s *Server) await(ctx context.Context, sh *shelf, wait time.Duration) bool {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	case <-sh.trigger:
+	}
+	// Whatever is revoked in this time is on the same CRL.
+	t.Reset(s.cfg.RevocationDelay)
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// update brings sh up to what the store has, builds the next CRL if that is
+// called for, and says when to look again.
+func (s *Server) update(ctx context.Context, sh *shelf) (time.Duration, error) {
+	head, err := s.cfg.Store.Head(ctx, sh.issuer.ID)
+	if err != nil {
+		return s.cfg.Poll, err
+	}
+	if err := s.fetch(ctx, sh, head.Published); err != nil {
+		return s.cfg.Poll, err
+	}
+	now := s.cfg.Now()
+	due := head.Published == 0 || !now.Before(head.ScheduledAt.Add(s.cfg.Period))
+	if !due && head.Count == head.Covered {
+		return s.untilNext(now, head), nil
+	}
+	err = s.build(ctx, sh, due)
+	s.metrics.builds.WithLabelValues(string(sh.issuer.ID), outcome(err)).Inc()
+	switch {
+	case err == nil:
+		return min(s.cfg.Poll, s.cfg.Period), nil
+	case outcome(err) == "held" && sh.list.Load() != nil:
+		return heldRetry, nil // what is served stays good meanwhile
+	case outcome(err) == "held":
+		return heldRetry, err
+	default:
+		return s.cfg.Poll, err
+	}
+}
+
+func outcome(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, ErrHeld), errors.Is(err, ErrSuperseded):
+		return "held"
+	default:
+		return "error"
+	}
+}
+
+func (s *Server) untilNext(now time.Time, h Head) time.Duration {
+	return min(s.cfg.Poll, h.ScheduledAt.Add(s.cfg.Period).Sub(now))
+}
+
+// fetch puts the published CRL on the shelf unless that one is there.
+func (s *Server) fetch(ctx context.Context, sh *shelf, published Number) error {
+	if have := sh.list.Load(); published == 0 || have != nil && have.Number >= published {
+		return nil
+	}
+	c, err := s.cfg.Store.Latest(ctx, sh.issuer.ID)
+	if err != nil {
+		return err
+	}
+	sh.put(c)
+	return nil
+}

@@ -1,0 +1,263 @@
+package crl
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/keys/keystest"
+)
+
+// A world is everything around a Server: one CA, what of it is revoked, and a
+// store in memory that keeps the promises of Store.
+type world struct {
+	t      testing.TB
+	issuer *ca.Issuer
+	key    *ecdsa.PrivateKey
+	keys   *keystest.Store
+
+	mu          sync.Mutex // guards what follows
+	revoked     map[ca.Serial]revoked
+	number      Number
+	leaseUntil  time.Time
+	scheduledAt time.Time
+	list        []CRL // published, latest last
+	audits      []audit.Entry
+	publishErr  error
+}
+
+type revoked struct {
+	Entry
+	notAfter time.Time
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, key: key, keys: keystest.New(), revoked: map[ca.Serial]revoked{}}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), RawSubject: oddSubject(t),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(30, 0, 0),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	cert := w.certify(tmpl, tmpl, key)
+	k, err := w.keys.Put("ca", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.issuer = &ca.Issuer{ID: ca.IDOf(cert), Name: "ca", Cert: cert, Key: k}
+	return w
+}
+
+// oddSubject has its common name before its country, and in UTF8String though
+// it would fit a PrintableString.
+func oddSubject(t testing.TB) []byte {
+	t.Helper()
+	cn := append([]byte{0x31, 0x0d, 0x30, 0x0b, 6, 3, 0x55, 4, 3, 0x0c, 4}, "A CA"...)
+	c := append([]byte{0x31, 0x0b, 0x30, 9, 6, 3, 0x55, 4, 6, 0x13, 2}, "CH"...)
+	return append([]byte{0x30, byte(len(cn) + len(c))}, append(cn, c...)...)
+}
+
+func (w *world) certify(tmpl, parent *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
+	w.t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, key.Public(), w.key)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+func (w *world) leaf(serial ca.Serial) *x509.Certificate {
+	w.t.Helper()
+	n, err := serial.Int()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.certify(&x509.Certificate{
+		SerialNumber: n, Subject: pkix.Name{CommonName: "leaf"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	}, w.issuer.Cert, w.key)
+}
+
+func (w *world) revoke(serial ca.Serial, reason ca.Reason, notAfter time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := time.Now()
+	if was, ok := w.revoked[serial]; ok {
+		at = was.RevokedAt
+	}
+	w.revoked[serial] = revoked{Entry{serial, at, reason}, notAfter}
+}
+
+func (w *world) config() Config {
+	return Config{Issuers: []*ca.Issuer{w.issuer}, Store: w, Logger: slog.New(slog.DiscardHandler)}
+}
+
+func (w *world) server(change func(*Config)) *Server {
+	w.t.Helper()
+	cfg := w.config()
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := New(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+func (w *world) prepared(change func(*Config)) *Server {
+	w.t.Helper()
+	s := w.server(change)
+	if err := s.Prepare(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// run starts s and returns what stops it.
+func run(t *testing.T, s *Server) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// current parses what s serves and verifies it.
+func (w *world) current(s *Server) *x509.RevocationList {
+	w.t.Helper()
+	c, ok := s.Current(w.issuer.ID)
+	if !ok {
+		w.t.Fatal("no CRL")
+	}
+	l, err := x509.ParseRevocationList(c.DER)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := l.CheckSignatureFrom(w.issuer.Cert); err != nil {
+		w.t.Fatal(err)
+	}
+	return l
+}
+
+func serials(l *x509.RevocationList) []ca.Serial {
+	var out []ca.Serial
+	for _, e := range l.RevokedCertificateEntries {
+		out = append(out, ca.SerialOf(e.SerialNumber))
+	}
+	return out
+}
+
+func (w *world) countLocked() Count {
+	var c Count
+	for _, r := range w.revoked {
+		c.Revocations++
+		if r.Reason == ca.KeyCompromise {
+			c.Compromises++
+		}
+	}
+	return c
+}
+
+func (w *world) Head(context.Context, ca.IssuerID) (Head, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h := Head{Count: w.countLocked()}
+	if n := len(w.list); n > 0 {
+		h.Published, h.Covered, h.ScheduledAt = w.list[n-1].Number, w.list[n-1].Count, w.scheduledAt
+	}
+	return h, nil
+}
+
+func (w *world) Latest(context.Context, ca.IssuerID) (CRL, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.list) == 0 {
+		return CRL{}, ErrNone
+	}
+	return w.list[len(w.list)-1], nil
+}
+
+func (w *world) Reserve(_ context.Context, _ ca.IssuerID, l Lease) (Number, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.leaseUntil.After(l.Now) {
+		return 0, ErrHeld
+	}
+	w.number, w.leaseUntil = max(w.number+1, l.Floor), l.Until
+	return w.number, nil
+}
+
+func (w *world) Release(_ context.Context, _ ca.IssuerID, n Number) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n == w.number {
+		w.leaseUntil = time.Time{}
+	}
+	return nil
+}
+
+func (w *world) Revoked(_ context.Context, _ ca.IssuerID, cutoff time.Time) ([]Entry, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []Entry
+	for _, r := range w.revoked {
+		if !r.notAfter.Before(cutoff) || !r.RevokedAt.Before(cutoff) {
+			out = append(out, r.Entry)
+		}
+	}
+	slices.SortFunc(out, func(a, b Entry) int { return bytes.Compare([]byte(a.Serial), []byte(b.Serial)) })
+	return out, nil
+}
+
+func (w *world) Publish(_ context.Context, p Publication) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.publishErr != nil {
+		return w.publishErr
+	}
+	if n := len(w.list); n > 0 && w.list[n-1].Number >= p.Number || p.Number > w.number {
+		return ErrSuperseded
+	}
+	w.list, w.audits = append(w.list, p.CRL), append(w.audits, p.Audit)
+	if p.Scheduled {
+		w.scheduledAt = p.ThisUpdate
+	}
+	if p.Number == w.number {
+		w.leaseUntil = time.Time{}
+	}
+	return nil
+}
+
+func manyEntries(n int) []Entry {
+	out := make([]Entry, 0, n)
+	for i := range n {
+		out = append(out, Entry{Serial: ca.Serial(fmt.Sprintf("01%032x", i)), RevokedAt: time.Unix(1_800_000_000, 0), Reason: ca.Superseded})
+	}
+	return out
+}
