@@ -24,6 +24,7 @@ func TestEngines(t *testing.T) {
 		{"engine", storetest.Engine},
 		{"audit", storetest.Audit},
 		{"ca", storetest.CA},
+		{"status", storetest.Status},
 	}
 	for _, engine := range engines {
 		for _, suite := range suites {

@@ -1,0 +1,80 @@
+package store
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/ocsp"
+)
+
+// OCSP reads the state of certificates and keeps those of OCSP responders. It is
+// an ocsp.Source and an ocsp.Responders.
+type OCSP struct{ db *DB }
+
+// NewOCSP returns the OCSP tables in db.
+func NewOCSP(db *DB) *OCSP { return &OCSP{db} }
+
+var (
+	_ ocsp.Source     = (*OCSP)(nil)
+	_ ocsp.Responders = (*OCSP)(nil)
+)
+
+// Status returns the committed state of one serial of one issuer.
+func (o *OCSP) Status(ctx context.Context, issuer ca.IssuerID, serial ca.Serial) (ocsp.Status, error) {
+	var (
+		state                     string
+		revokedAt, reason, notAft int64
+	)
+	err := o.db.Read(ctx, func(ctx context.Context, tx Tx) error {
+		return tx.QueryRow(ctx, `SELECT c.state, c.revoked_at, c.reason, c.not_after
+			FROM certificates c WHERE c.serial = $1 AND c.issuer = $2`, string(serial), string(issuer)).
+			Scan(&state, &revokedAt, &reason, &notAft)
+	})
+	if errors.Is(err, ErrNoRows) {
+		return ocsp.Status{}, ca.ErrNotFound
+	}
+	if err != nil {
+		return ocsp.Status{}, fmt.Errorf("reading status of %s: %w", serial, err)
+	}
+	return ocsp.Status{
+		State:     ca.State(state),
+		RevokedAt: fromMicros(revokedAt),
+		Reason:    ca.Reason(reason),
+		NotAfter:  fromMicros(notAft),
+	}, nil
+}
+
+// Responder returns the certificate kept for an issuer and a responder's key.
+func (o *OCSP) Responder(ctx context.Context, issuer ca.IssuerID, spki [32]byte) ([]byte, error) {
+	var der []byte
+	err := o.db.Read(ctx, func(ctx context.Context, tx Tx) error {
+		return tx.QueryRow(ctx, `SELECT r.der FROM ocsp_responders r WHERE r.issuer = $1 AND r.spki_hash = $2`,
+			string(issuer), hex.EncodeToString(spki[:])).Scan(&der)
+	})
+	if errors.Is(err, ErrNoRows) {
+		return nil, ca.ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading responder certificate: %w", err)
+	}
+	return der, nil
+}
+
+// SaveResponder keeps a responder's certificate unless one that ends later is there.
+func (o *OCSP) SaveResponder(ctx context.Context, issuer ca.IssuerID, spki [32]byte, der []byte, notAfter time.Time) error {
+	err := o.db.Write(ctx, func(ctx context.Context, tx Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO ocsp_responders (issuer, spki_hash, der, not_after) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (issuer, spki_hash) DO UPDATE SET der = excluded.der, not_after = excluded.not_after
+			WHERE ocsp_responders.not_after < excluded.not_after`,
+			string(issuer), hex.EncodeToString(spki[:]), der, micros(notAfter))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("keeping responder certificate: %w", err)
+	}
+	return nil
+}

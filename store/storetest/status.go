@@ -1,0 +1,352 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/crl"
+	"github.com/secsy-pki/secsy-pki/ocsp"
+	"github.com/secsy-pki/secsy-pki/store"
+)
+
+// Status is the suite of what OCSP and CRLs keep and read.
+func Status(t *testing.T, open func(t *testing.T) *store.DB) {
+	for name, law := range map[string]func(t *testing.T, db *store.DB){
+		"StatusFollowsTheCertificate":          statusFollows,
+		"LaterEndingResponderCertificateWins":  statusResponder,
+		"CRLNumbersOnlyGrow":                   statusNumbers,
+		"LeaseLetsOneBuild":                    statusLease,
+		"LateCRLIsSuperseded":                  statusSuperseded,
+		"OnlyTheLastCRLsStay":                  statusKeep,
+		"CountChangesWithWhateverACRLMustList": statusCount,
+		"ExpiredAreListedUntilOneScheduledCRL": statusRevoked,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			law(t, open(t))
+		})
+	}
+}
+
+const (
+	statusIssuer  ca.IssuerID = "00112233445566778899aabbccddeeff"
+	statusSibling ca.IssuerID = "ffeeddccbbaa99887766554433221100"
+)
+
+// statusNow is a time that every engine gives back as it was.
+func statusNow() time.Time { return time.Now().UTC().Truncate(time.Second) }
+
+// statusBegin records the intent for one serial.
+func statusBegin(t *testing.T, db *store.DB, issuer ca.IssuerID, serial ca.Serial, notAfter time.Time) ca.Intent {
+	t.Helper()
+	in := ca.Intent{
+		ID: audit.NewID(), Serial: serial, Issuer: issuer, Profile: "p", TBS: []byte{1}, NotBefore: statusNow().Add(-time.Hour),
+		NotAfter: notAfter, Requester: ca.Requester{Actor: "system"}, CreatedAt: statusNow(), LeaseUntil: statusNow().Add(time.Minute),
+	}
+	if err := store.NewCA(db).PlainLedger().Begin(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// statusIssue records one certificate as issued.
+func statusIssue(t *testing.T, db *store.DB, issuer ca.IssuerID, serial ca.Serial, notAfter time.Time) {
+	t.Helper()
+	in := statusBegin(t, db, issuer, serial, notAfter)
+	c := ca.Certificate{ID: in.ID, Serial: serial, Issuer: issuer, Profile: in.Profile, DER: []byte{2}, NotBefore: in.NotBefore, NotAfter: notAfter}
+	if err := store.NewCA(db).PlainLedger().Commit(t.Context(), in, c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func statusRevoke(t *testing.T, db *store.DB, serial ca.Serial, at time.Time, reason ca.Reason) {
+	t.Helper()
+	r := ca.Revocation{Serial: serial, Reason: reason, At: at, Requester: ca.Requester{Actor: "system"}}
+	if err := store.NewCA(db).Revoke(t.Context(), r, audit.New("system", "certificate.revoked", "certificate/"+string(serial), nil)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func statusFollows(t *testing.T, db *store.DB) {
+	o, now := store.NewOCSP(db), statusNow()
+	end := now.Add(time.Hour)
+	expect := func(when string, want ocsp.Status) {
+		t.Helper()
+		got, err := o.Status(t.Context(), statusIssuer, "0a0b")
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", when, got, err, want)
+		}
+	}
+	absent := func(issuer ca.IssuerID, serial ca.Serial) {
+		t.Helper()
+		if got, err := o.Status(t.Context(), issuer, serial); !errors.Is(err, ca.ErrNotFound) {
+			t.Errorf("serial %s of %s: %+v, %v", serial, issuer, got, err)
+		}
+	}
+	absent(statusIssuer, "0a0b")
+	in := statusBegin(t, db, statusIssuer, "0a0b", end)
+	expect("pending", ocsp.Status{State: ca.Pending, NotAfter: end})
+	if err := store.NewCA(db).PlainLedger().Commit(t.Context(), in, ca.Certificate{Serial: in.Serial, DER: []byte{2}}); err != nil {
+		t.Fatal(err)
+	}
+	expect("issued", ocsp.Status{State: ca.Issued, NotAfter: end})
+	absent(statusSibling, "0a0b")
+	absent(statusIssuer, "0a0c")
+	statusRevoke(t, db, "0a0b", now, ca.Superseded)
+	expect("revoked", ocsp.Status{State: ca.Issued, RevokedAt: now, Reason: ca.Superseded, NotAfter: end})
+	statusRevoke(t, db, "0a0b", now.Add(time.Minute), ca.KeyCompromise)
+	expect("reason changed", ocsp.Status{State: ca.Issued, RevokedAt: now, Reason: ca.KeyCompromise, NotAfter: end})
+
+	in = statusBegin(t, db, statusIssuer, "0a0d", end)
+	if err := store.NewCA(db).PlainLedger().Abort(t.Context(), in, errors.New("device error")); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := o.Status(t.Context(), statusIssuer, "0a0d"); err != nil || st.State != ca.Abandoned || st.RevokedAt.IsZero() {
+		t.Errorf("abandoned: %+v, %v", st, err)
+	}
+}
+
+func statusResponder(t *testing.T, db *store.DB) {
+	o, end := store.NewOCSP(db), statusNow()
+	key, other := [32]byte{1}, [32]byte{2}
+	save := func(spki [32]byte, der string, notAfter time.Time) {
+		t.Helper()
+		if err := o.SaveResponder(t.Context(), statusIssuer, spki, []byte(der), notAfter); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(spki [32]byte, want string) {
+		t.Helper()
+		if der, err := o.Responder(t.Context(), statusIssuer, spki); err != nil || string(der) != want {
+			t.Errorf("%q, %v; want %q", der, err, want)
+		}
+	}
+	if _, err := o.Responder(t.Context(), statusIssuer, key); !errors.Is(err, ca.ErrNotFound) {
+		t.Errorf("before the first: %v", err)
+	}
+	save(key, "first", end)
+	save(other, "other", end)
+	expect(key, "first")
+	save(key, "second", end.Add(time.Hour))
+	save(key, "late", end.Add(time.Minute)) // a slow replica's
+	expect(key, "second")
+	expect(other, "other")
+	if _, err := o.Responder(t.Context(), statusSibling, key); !errors.Is(err, ca.ErrNotFound) {
+		t.Errorf("another issuer's: %v", err)
+	}
+}
+
+// statusReserve takes the next number with a lease that has ended already.
+func statusReserve(t *testing.T, c *store.CRL, floor crl.Number) crl.Number {
+	t.Helper()
+	now := statusNow()
+	n, err := c.Reserve(t.Context(), statusIssuer, crl.Lease{Floor: floor, Now: now, Until: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func statusNumbers(t *testing.T, db *store.DB) {
+	c := store.NewCRL(db)
+	var last crl.Number
+	for _, step := range []struct{ floor, want crl.Number }{{100, 100}, {100, 101}, {5, 102}, {200, 200}, {200, 201}} {
+		if last = statusReserve(t, c, step.floor); last != step.want {
+			t.Errorf("floor %d gave %d, want %d", step.floor, last, step.want)
+		}
+	}
+	// Nothing of this was published, and yet no number comes again.
+	if _, err := c.Latest(t.Context(), statusIssuer); !errors.Is(err, crl.ErrNone) {
+		t.Errorf("latest: %v", err)
+	}
+	if h, err := c.Head(t.Context(), statusIssuer); err != nil || h != (crl.Head{}) {
+		t.Errorf("head: %+v, %v", h, err)
+	}
+	if n, err := c.Reserve(t.Context(), statusSibling, crl.Lease{Floor: 1, Now: statusNow(), Until: statusNow()}); err != nil || n != 1 {
+		t.Errorf("another issuer's: %d, %v", n, err)
+	}
+}
+
+func statusLease(t *testing.T, db *store.DB) {
+	c, now := store.NewCRL(db), statusNow()
+	lease := crl.Lease{Floor: 1, Now: now, Until: now.Add(time.Minute)}
+	var (
+		wg     sync.WaitGroup
+		won    atomic.Int64
+		number atomic.Int64
+	)
+	for range 8 {
+		wg.Go(func() {
+			n, err := c.Reserve(t.Context(), statusIssuer, lease)
+			switch {
+			case err == nil:
+				won.Add(1)
+				number.Store(int64(n))
+			case !errors.Is(err, crl.ErrHeld):
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 {
+		t.Fatalf("%d of 8 may build", won.Load())
+	}
+	first := crl.Number(number.Load())
+	if err := c.Release(t.Context(), statusIssuer, first-1); err != nil { // somebody else's
+		t.Fatal(err)
+	}
+	if _, err := c.Reserve(t.Context(), statusIssuer, lease); !errors.Is(err, crl.ErrHeld) {
+		t.Errorf("held: %v", err)
+	}
+	if err := c.Release(t.Context(), statusIssuer, first); err != nil {
+		t.Fatal(err)
+	}
+	second, err := c.Reserve(t.Context(), statusIssuer, lease)
+	if err != nil || second <= first {
+		t.Errorf("released: %d after %d, %v", second, first, err)
+	}
+	lease.Now = lease.Until // whoever held it is gone
+	if third, err := c.Reserve(t.Context(), statusIssuer, lease); err != nil || third <= second {
+		t.Errorf("ended: %d after %d, %v", third, second, err)
+	}
+}
+
+func statusPublication(n crl.Number, scheduled bool) crl.Publication {
+	now := statusNow()
+	return crl.Publication{
+		CRL: crl.CRL{
+			Issuer: statusIssuer, Number: n, ThisUpdate: now.Add(time.Duration(n) * time.Second), NextUpdate: now.Add(time.Hour), Entries: 7,
+			Count: crl.Count{Revocations: 9, Compromises: 2}, DER: fmt.Appendf(nil, "CRL %d", n),
+		},
+		Scheduled: scheduled, Keep: 3, Audit: audit.New("system", "crl.issued", fmt.Sprintf("crl/%s/%d", statusIssuer, n), nil),
+	}
+}
+
+func statusSuperseded(t *testing.T, db *store.DB) {
+	c := store.NewCRL(db)
+	if err := c.Publish(t.Context(), statusPublication(1, true)); !errors.Is(err, crl.ErrSuperseded) {
+		t.Errorf("a number never taken: %v", err)
+	}
+	slow, quick := statusReserve(t, c, 1), statusReserve(t, c, 1)
+	want := statusPublication(quick, true)
+	if err := c.Publish(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []crl.Number{slow, quick} {
+		if err := c.Publish(t.Context(), statusPublication(n, true)); !errors.Is(err, crl.ErrSuperseded) {
+			t.Errorf("number %d after %d: %v", n, quick, err)
+		}
+	}
+	got, err := c.Latest(t.Context(), statusIssuer)
+	if err != nil || got.Number != quick || !bytes.Equal(got.DER, want.DER) || got.Count != want.Count || got.Entries != want.Entries ||
+		!got.ThisUpdate.Equal(want.ThisUpdate) || !got.NextUpdate.Equal(want.NextUpdate) {
+		t.Errorf("latest %+v, %v; want %+v", got, err, want.CRL)
+	}
+	h, err := c.Head(t.Context(), statusIssuer)
+	if err != nil || h.Published != quick || h.Covered != want.Count || !h.ScheduledAt.Equal(want.ThisUpdate) {
+		t.Errorf("head %+v, %v", h, err)
+	}
+	// A CRL out of schedule leaves the schedule as it is.
+	if err := c.Publish(t.Context(), statusPublication(statusReserve(t, c, 1), false)); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := c.Head(t.Context(), statusIssuer); err != nil || h.Published <= quick || !h.ScheduledAt.Equal(want.ThisUpdate) {
+		t.Errorf("head %+v, %v", h, err)
+	}
+}
+
+func statusKeep(t *testing.T, db *store.DB) {
+	c := store.NewCRL(db)
+	for range 6 {
+		if err := c.Publish(t.Context(), statusPublication(statusReserve(t, c, 1), true)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var n, lowest int64
+	err := db.Read(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		return tx.QueryRow(ctx, `SELECT COUNT(*), MIN(number) FROM crls`).Scan(&n, &lowest)
+	})
+	if err != nil || n != 3 || lowest != 4 {
+		t.Errorf("%d CRLs from %d on, %v", n, lowest, err)
+	}
+}
+
+func statusCount(t *testing.T, db *store.DB) {
+	c, now := store.NewCRL(db), statusNow()
+	expect := func(when string, want crl.Count) {
+		t.Helper()
+		if h, err := c.Head(t.Context(), statusIssuer); err != nil || h.Count != want {
+			t.Errorf("%s: %+v, %v; want %+v", when, h.Count, err, want)
+		}
+	}
+	statusIssue(t, db, statusIssuer, "0a", now.Add(time.Hour))
+	statusIssue(t, db, statusIssuer, "0b", now.Add(time.Hour))
+	statusIssue(t, db, statusSibling, "0c", now.Add(time.Hour))
+	expect("nothing revoked", crl.Count{})
+	statusRevoke(t, db, "0a", now, ca.Superseded)
+	expect("one", crl.Count{Revocations: 1})
+	statusRevoke(t, db, "0c", now, ca.Superseded)
+	expect("another issuer's", crl.Count{Revocations: 1})
+	statusRevoke(t, db, "0b", now, ca.KeyCompromise)
+	expect("two", crl.Count{Revocations: 2, Compromises: 1})
+	statusRevoke(t, db, "0a", now, ca.KeyCompromise)
+	expect("a reason changed", crl.Count{Revocations: 2, Compromises: 2})
+}
+
+func statusRevoked(t *testing.T, db *store.DB) {
+	c, now := store.NewCRL(db), statusNow()
+	long := now.Add(-48 * time.Hour)
+	statusIssue(t, db, statusIssuer, "7f00", now.Add(time.Hour))
+	statusIssue(t, db, statusIssuer, "0a", now.Add(time.Hour))
+	statusIssue(t, db, statusIssuer, "0b", long)
+	statusIssue(t, db, statusIssuer, "0c", long)
+	statusIssue(t, db, statusIssuer, "0d", now.Add(time.Hour))
+	statusIssue(t, db, statusSibling, "0e", now.Add(time.Hour))
+	statusRevoke(t, db, "7f00", long, ca.Superseded)
+	statusRevoke(t, db, "0a", long.Add(time.Microsecond), ca.Unspecified)
+	statusRevoke(t, db, "0b", long, ca.Superseded)
+	statusRevoke(t, db, "0c", now, ca.KeyCompromise)
+	statusRevoke(t, db, "0e", now, ca.Superseded)
+	in := statusBegin(t, db, statusIssuer, "0f", now.Add(time.Hour))
+	if err := store.NewCA(db).PlainLedger().Abort(t.Context(), in, errors.New("device error")); err != nil {
+		t.Fatal(err)
+	}
+	serials := func(cutoff time.Time) []ca.Serial {
+		t.Helper()
+		list, err := c.Revoked(t.Context(), statusIssuer, cutoff)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []ca.Serial
+		for _, e := range list {
+			out = append(out, e.Serial)
+		}
+		return out
+	}
+	if got, want := serials(time.Time{}), []ca.Serial{"0a", "0b", "0c", "0f", "7f00"}; !slices.Equal(got, want) {
+		t.Errorf("all: %v, want %v", got, want)
+	}
+	// 0b had expired and been revoked by then; 0c was revoked only afterwards.
+	if got, want := serials(now.Add(-24*time.Hour)), []ca.Serial{"0a", "0c", "0f", "7f00"}; !slices.Equal(got, want) {
+		t.Errorf("since: %v, want %v", got, want)
+	}
+	list, err := c.Revoked(t.Context(), statusIssuer, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := list[0], (crl.Entry{Serial: "0a", RevokedAt: long.Add(time.Microsecond)}); got != want {
+		t.Errorf("entry %+v, want %+v", got, want)
+	}
+	if got, want := list[2], (crl.Entry{Serial: "0c", RevokedAt: now, Reason: ca.KeyCompromise}); got != want {
+		t.Errorf("entry %+v, want %+v", got, want)
+	}
+}
