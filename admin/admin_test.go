@@ -117,6 +117,8 @@ type house struct {
 
 const requestID = "0123456789abcdef"
 
+var discard = slog.New(slog.DiscardHandler)
+
 func open(t *testing.T, change func(*admin.Config)) *house {
 	t.Helper()
 	issuer := testIssuer(t)
