@@ -64,7 +64,7 @@ func auditPlace(v string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(v, 10, 64)
 	if err != nil || n < 1 || strconv.FormatInt(n, 10) != v {
-		return 0, badCursor
+		return 0, errBadCursor
 	}
 	return n, nil
 }

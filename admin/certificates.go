@@ -21,7 +21,7 @@ func (s *Server) listCertificates(w http.ResponseWriter, r *http.Request) error 
 	}
 	recs, next, err := s.certificates.List(r.Context(), q)
 	if errors.Is(err, ca.ErrNotFound) {
-		return badCursor
+		return errBadCursor
 	}
 	if err != nil {
 		return fmt.Errorf("listing certificates: %w", err)
@@ -38,7 +38,7 @@ func (s *Server) readCertificateQuery(r *http.Request) (ca.ListQuery, error) {
 	p := readParams(r, "name", "serial", "state", "issuer", "limit", "cursor")
 	q := ca.ListQuery{
 		Name:         p.text("name"),
-		SerialPrefix: p.serialPrefix("serial"),
+		SerialPrefix: p.serialPrefix(),
 		State:        ca.State(p.oneOf("state", client.States())),
 		Before:       p.cursor("certificates"),
 		Limit:        p.limit(),

@@ -198,12 +198,12 @@ func decodeCursor(kind, s string) (string, error) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	v, ok := strings.CutPrefix(string(b), kind+":")
 	if err != nil || len(s) > maxCursor || !ok || v == "" || !utf8.ValidString(v) || strings.ContainsAny(s, "\r\n") {
-		return "", badCursor
+		return "", errBadCursor
 	}
 	return v, nil
 }
 
-var badCursor = invalid("cursor", "is not one that this list gave out")
+var errBadCursor = invalid("cursor", "is not one that this list gave out")
 
 // serialOf reads a serial as people have it: from openssl in capitals, from a
 // browser with colons, with the zero octet that DER puts before the sign bit.
@@ -226,10 +226,10 @@ func hexDigits(s string) string {
 }
 
 // serialPrefix reads the beginning of a serial.
-func (p *params) serialPrefix(name string) string {
-	h := hexDigits(p.values.Get(name))
+func (p *params) serialPrefix() string {
+	h := hexDigits(p.values.Get("serial"))
 	if len(h) > 40 || strings.Trim(h, "0123456789abcdef") != "" {
-		p.fail(invalid(name, "is not the beginning of a serial number: up to 40 hex digits are"))
+		p.fail(invalid("serial", "is not the beginning of a serial number: up to 40 hex digits are"))
 		return ""
 	}
 	return h
