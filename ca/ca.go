@@ -187,7 +187,8 @@ const (
 	BadValidity        Code = "badValidity"        // notBefore/notAfter not allowed
 	UnknownProfile     Code = "unknownProfile"
 	BadReason          Code = "badRevocationReason"
-	Busy               Code = "busy" // later; RetryAfter is set
+	BadCertificate     Code = "badCertificate" // what was sent to be revoked is no certificate
+	Busy               Code = "busy"           // later; RetryAfter is set
 	Forbidden          Code = "forbidden"
 )
 

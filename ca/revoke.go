@@ -67,7 +67,7 @@ func (a *Authority) Record(ctx context.Context, s Serial) (Record, error) {
 func (a *Authority) RecordOf(ctx context.Context, certDER []byte) (Record, error) {
 	cert, err := x509.ParseCertificate(certDER)
 	if err != nil {
-		return Record{}, &Refusal{Code: BadCSR, Detail: "not a certificate in DER", Err: err}
+		return Record{}, &Refusal{Code: BadCertificate, Detail: "not a certificate in DER", Err: err}
 	}
 	r, err := a.store.Record(ctx, SerialOf(cert.SerialNumber))
 	if err != nil {
