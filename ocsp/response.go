@@ -7,7 +7,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rsa"
-	"crypto/sha1" //nolint:gosec // RFC 6960 §4.2.1: KeyHash is SHA-1, a name and not a proof
+	"crypto/sha1" // RFC 6960 §4.2.1: KeyHash is SHA-1, a name and not a proof
 	"crypto/x509"
 	"encoding/asn1"
 	"errors"
