@@ -40,12 +40,12 @@ func TestRevocationsShareACRLSoonAfter(t *testing.T) {
 			s.Trigger(w.issuer.ID)
 			time.Sleep(time.Second)
 		}
-		if len(w.list) != 1 {
-			t.Errorf("%d CRLs before the delay is over", len(w.list))
+		if n := w.published(); n != 1 {
+			t.Errorf("%d CRLs before the delay is over", n)
 		}
 		time.Sleep(4 * time.Second)
-		if got := serials(w.current(s)); len(got) != 3 || len(w.list) != 2 {
-			t.Errorf("%v on CRL %d", got, len(w.list))
+		if got, n := serials(w.current(s)), w.published(); len(got) != 3 || n != 2 {
+			t.Errorf("%v on CRL %d", got, n)
 		}
 		s.Trigger("nobody") // and nothing happens
 	})
@@ -67,8 +67,8 @@ func TestRevocationElsewhereIsNoticed(t *testing.T) {
 				t.Errorf("%v", got)
 			}
 		}
-		if len(w.list) != 2 {
-			t.Errorf("%d CRLs by two replicas", len(w.list))
+		if n := w.published(); n != 2 {
+			t.Errorf("%d CRLs by two replicas", n)
 		}
 		// So is a new reason.
 		w.revoke("05", ca.KeyCompromise, time.Now().Add(time.Hour))

@@ -108,6 +108,13 @@ func (w *world) revoke(serial ca.Serial, reason ca.Reason, notAfter time.Time) {
 	w.revoked[serial] = revoked{Entry{serial, at, reason}, notAfter}
 }
 
+// published counts the CRLs that were.
+func (w *world) published() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.list)
+}
+
 func (w *world) config() Config {
 	return Config{Issuers: []*ca.Issuer{w.issuer}, Store: w, Logger: slog.New(slog.DiscardHandler)}
 }
