@@ -130,11 +130,12 @@ type HTTPSCertificate struct {
 
 // HTTPSFiles are a certificate and key from elsewhere.
 type HTTPSFiles struct {
-	// PEM: the server's certificate first, then those above it.
-	CertFile Path `yaml:"cert_file" reload:"live"`
+	// PEM: the server's certificate first, then those above it. SIGHUP reads the
+	// file again; another path needs a restart.
+	CertFile Path `yaml:"cert_file"`
 
-	// PEM: the certificate's private key, unencrypted.
-	KeyFile Path `yaml:"key_file" reload:"live"`
+	// PEM: the certificate's private key, unencrypted. SIGHUP reads the file again.
+	KeyFile Path `yaml:"key_file"`
 }
 
 // An Operator is the listener that strangers never reach.
@@ -361,10 +362,10 @@ type ACME struct {
 	Enabled bool `yaml:"enabled"`
 
 	// The terms that clients must agree to. Empty: none.
-	TermsOfService URL `yaml:"terms_of_service" reload:"live"`
+	TermsOfService URL `yaml:"terms_of_service"`
 
 	// Where people learn about this CA.
-	Website URL `yaml:"website" reload:"live"`
+	Website URL `yaml:"website"`
 
 	// The domains by which CAA records name this CA (RFC 8659). Empty: any
 	// CAA "issue" record forbids issuance here.
@@ -378,7 +379,7 @@ type ACME struct {
 	AuthorizationLifetime Duration `yaml:"authorization_lifetime" allow:"10m..398d"`
 
 	// Unfinished orders that one account may have.
-	MaxPendingOrders int `yaml:"max_pending_orders" allow:"1..100000" reload:"live"`
+	MaxPendingOrders int `yaml:"max_pending_orders" allow:"1..100000"`
 
 	// How control of names is proven.
 	Validation Validation `yaml:"validation"`
