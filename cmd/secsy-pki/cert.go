@@ -1,0 +1,298 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/secsy-pki/secsy-pki/admin/client"
+)
+
+func newCert() *cobra.Command {
+	var conn connection
+	cmd := group("cert", "List, show and revoke certificates", `  secsy-pki cert list --name example.org
+  secsy-pki cert show 01:AB:CD:…
+  secsy-pki cert revoke 01abcd… --reason superseded`)
+	conn.flags(cmd)
+	cmd.AddCommand(newCertList(&conn), newCertShow(&conn), newCertRevoke(&conn))
+	return cmd
+}
+
+func newCertList(conn *connection) *cobra.Command {
+	var (
+		filter client.CertificateFilter
+		limit  int
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List certificates, newest first",
+		Example: `  secsy-pki cert list
+  secsy-pki cert list --name example.org --state revoked
+  secsy-pki cert list --limit 0 --json | jq -r .serial`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkList(cmd, limit); err != nil {
+				return err
+			}
+			if filter.State != "" && !slices.Contains(client.States(), filter.State) {
+				return usagef(cmd, "--state %q: want one of %s", filter.State, strings.Join(client.States(), ", "))
+			}
+			return conn.ask(cmd.Context(), patienceFor(limit), func(ctx context.Context, cl *client.Client) error {
+				return listCertificates(ctx, cmd, cl, filter, limit, asJSON)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&filter.Name, "name", "", "only those with this `NAME`, or one below it")
+	f.StringVar(&filter.Serial, "serial", "", "only those whose serial number begins with these `DIGITS`")
+	f.StringVar(&filter.State, "state", "", "only those of this `STATE`: "+strings.Join(client.States(), ", "))
+	f.StringVar(&filter.Issuer, "issuer", "", "only those of this issuer, by `NAME` or id")
+	limitFlag(cmd, &limit)
+	jsonFlag(cmd, &asJSON)
+	choices(cmd, "state", client.States()...)
+	noFileCompletion(cmd, "name", "serial", "issuer")
+	return cmd
+}
+
+func listCertificates(ctx context.Context, cmd *cobra.Command, cl *client.Client, filter client.CertificateFilter, limit int, asJSON bool) error {
+	out := cmd.OutOrStdout()
+	l := lister{limit: limit, cmd: cmd}
+	for l.more() {
+		filter.Limit = l.size()
+		page, err := cl.ListCertificates(ctx, filter)
+		if err != nil {
+			return err
+		}
+		filter.Cursor = page.Next
+		first := l.took(len(page.Certificates), page.Next)
+		if asJSON {
+			for _, c := range page.Certificates {
+				if err := printJSON(out, c); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		if err := table(out, certificateRows(page.Certificates, first)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func certificateRows(list []client.Certificate, head bool) [][]string {
+	var rows [][]string
+	if head {
+		rows = append(rows, []string{"SERIAL", "STATUS", "NOT AFTER", "ISSUER", "PROFILE", "NAMES"})
+	}
+	for _, c := range list {
+		rows = append(rows, []string{c.Serial, c.Status, when(c.NotAfter), issuerName(c), c.Profile, someNames(c.Names)})
+	}
+	return rows
+}
+
+// someNames fits the names of a certificate into a table.
+func someNames(names []client.Name) string {
+	const most = 3
+	var values []string
+	for i, n := range names {
+		if i == most {
+			values = append(values, fmt.Sprintf("+%d", len(names)-most))
+			break
+		}
+		values = append(values, n.Value)
+	}
+	return strings.Join(values, " ")
+}
+
+func issuerName(c client.Certificate) string {
+	if c.IssuerName != "" {
+		return c.IssuerName
+	}
+	return c.Issuer
+}
+
+func newCertShow(conn *connection) *cobra.Command {
+	var asJSON, asPEM bool
+	cmd := &cobra.Command{
+		Use:   "show SERIAL",
+		Short: "Show one certificate",
+		Example: `  secsy-pki cert show 01:AB:CD:…
+  secsy-pki cert show 01abcd… --pem | openssl x509 -text`,
+		Args:              serialArg,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if asJSON && asPEM {
+				return usagef(cmd, "--json and --pem can't both be had")
+			}
+			serial, err := parseSerial(args[0])
+			if err != nil {
+				return err
+			}
+			return conn.ask(cmd.Context(), patience, func(ctx context.Context, cl *client.Client) error {
+				c, err := cl.Certificate(ctx, serial)
+				if err != nil {
+					return err
+				}
+				return showCertificate(cmd.OutOrStdout(), c, asJSON, asPEM)
+			})
+		},
+	}
+	jsonFlag(cmd, &asJSON)
+	cmd.Flags().BoolVar(&asPEM, "pem", false, "print the certificate alone, in PEM")
+	return cmd
+}
+
+func showCertificate(w io.Writer, c client.Certificate, asJSON, asPEM bool) error {
+	switch {
+	case asJSON:
+		return printJSON(w, c)
+	case asPEM && c.PEM == "":
+		return fmt.Errorf("serial %s is %s: there is no certificate", c.Serial, c.Status)
+	case asPEM:
+		_, err := io.WriteString(w, c.PEM)
+		return err
+	}
+	rows := [][]string{
+		{"Serial:", c.Serial},
+		{"Status:", c.Status},
+	}
+	if c.RevokedAt != nil {
+		rows = append(rows, []string{"Revoked:", when(*c.RevokedAt) + " " + c.Reason})
+	}
+	for _, n := range c.Names {
+		rows = append(rows, []string{"Name:", n.Type + " " + n.Value})
+	}
+	rows = append(
+		rows,
+		[]string{"Issuer:", issuerName(c)},
+		[]string{"Profile:", c.Profile},
+		[]string{"Not before:", when(c.NotBefore)},
+		[]string{"Not after:", when(c.NotAfter)},
+		[]string{"Requester:", c.Requester},
+		[]string{"Created:", when(c.CreatedAt)},
+		[]string{"SHA-256:", c.Fingerprint},
+		[]string{"Key SHA-256:", c.SPKIHash},
+	)
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, c.PEM)
+	return err
+}
+
+func newCertRevoke(conn *connection) *cobra.Command {
+	var (
+		reason      string
+		yes, asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "revoke SERIAL --reason REASON",
+		Short: "Revoke one certificate",
+		Long: `Revoke one certificate, for good. keyCompromise also refuses its key for all
+time. On a terminal it asks first; elsewhere it needs --yes.
+
+Reasons: ` + strings.Join(client.Reasons(), ", ") + `.`,
+		Example: `  secsy-pki cert revoke 01:AB:CD:… --reason keyCompromise
+  secsy-pki cert revoke 01abcd… --reason superseded --yes`,
+		Args:              serialArg,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			serial, err := parseSerial(args[0])
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(client.Reasons(), func(r string) bool { return strings.EqualFold(r, reason) })
+			if i < 0 {
+				return usagef(cmd, "--reason %q: want one of %s", reason, strings.Join(client.Reasons(), ", "))
+			}
+			reason = client.Reasons()[i]
+			if !yes && !isTerminal(cmd.InOrStdin()) {
+				return usagef(cmd, "nobody to ask whether to revoke: say --yes")
+			}
+			return revoke(cmd, conn, serial, reason, yes, asJSON)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why (required): "+strings.Join(client.Reasons(), ", "))
+	cmd.Flags().BoolVar(&yes, "yes", false, "don't ask")
+	jsonFlag(cmd, &asJSON)
+	choices(cmd, "reason", client.Reasons()...)
+	return cmd
+}
+
+// revoke asks the person, who may take any time, outside of what is bounded.
+func revoke(cmd *cobra.Command, conn *connection, serial, reason string, yes, asJSON bool) error {
+	if !yes {
+		err := conn.ask(cmd.Context(), patience, func(ctx context.Context, cl *client.Client) error {
+			c, err := cl.Certificate(ctx, serial)
+			if err != nil {
+				return err
+			}
+			warn(cmd.ErrOrStderr(), "certificate %s of %s (%s), %s, will be revoked for %s", c.Serial, safe(someNames(c.Names)), issuerName(c), c.Status, reason)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr()); err != nil {
+			return err
+		}
+	}
+	return conn.ask(cmd.Context(), patience, func(ctx context.Context, cl *client.Client) error {
+		c, err := cl.RevokeCertificate(ctx, serial, reason)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), c)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "certificate %s is revoked for %s\n", c.Serial, c.Reason)
+		return err
+	})
+}
+
+// confirm waits for a typed yes.
+func confirm(ctx context.Context, in io.Reader, w io.Writer) error {
+	if _, err := fmt.Fprint(w, "Type yes to go on: "); err != nil {
+		return err
+	}
+	answer := make(chan string, 1)
+	go func() { // ends with the line, or with the program: a terminal's read can't be called off
+		line, _ := bufio.NewReader(io.LimitReader(in, 64)).ReadString('\n')
+		answer <- strings.TrimSpace(line)
+	}()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case line := <-answer:
+		if line != "yes" {
+			return errors.New("nothing was revoked")
+		}
+		return nil
+	}
+}
+
+// isTerminal reports whether somebody can be asked.
+func isTerminal(in io.Reader) bool {
+	f, ok := in.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && !isNull(info)
+}
+
+// isNull reports whether a file is the null device, which is one of characters
+// too, but has nobody behind it.
+func isNull(info os.FileInfo) bool {
+	null, err := os.Stat(os.DevNull)
+	return err == nil && os.SameFile(info, null)
+}
