@@ -46,6 +46,13 @@ var publicReuse = []limit{
 	{date(2029, time.March, 15), 10 * day},
 }
 
+// publicShortLived is up to which validity a certificate needs no revocation
+// (BR §1.6.1, Short-lived Subscriber Certificate).
+var publicShortLived = []limit{
+	{date(2024, time.March, 15), 10 * day},
+	{date(2026, time.March, 15), 7 * day},
+}
+
 // arpaBanned is since when no name in the reverse zones may be certified (BR §4.2.2).
 var arpaBanned = date(2026, time.March, 15)
 

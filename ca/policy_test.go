@@ -57,11 +57,13 @@ func TestProfileThatPromisesTooMuchIsRefusedWithTheDate(t *testing.T) {
 	cfg.Profiles = []ca.Profile{{
 		Name: "greedy", Validity: 300 * day, Backdate: 60 * time.Hour, ExtKeyUsages: []string{"serverAuth", "clientAuth"},
 		KeyUsages: []string{"keyAgreement"}, KeyAlgorithms: []keys.Algorithm{keys.Ed25519}, Issuers: []string{"nobody"},
+		OmitCRL: true, OmitCAIssuers: true,
 	}}
 	_, err := ca.New(cfg)
 	for _, want := range []string{
 		`profile "greedy": validity: 7200h0m0s is more than the 200 days that the public policy allows since 2026-03-15`,
 		`profile "greedy": backdate`, `profile "greedy": ext_key_usages`, `profile "greedy": key_usages`, `profile "greedy": key_algorithms`,
+		`profile "greedy": omit_crl`, `profile "greedy": omit_ca_issuers`,
 		`profile "greedy": issuers: there is no issuer "nobody"`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

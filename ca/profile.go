@@ -194,6 +194,12 @@ func (p *Profile) validateFor(policy Policy, t time.Time) error {
 	if len(p.ExtKeyUsages) != 1 || p.ExtKeyUsages[0] != "serverAuth" {
 		bad("ext_key_usages", "the public policy allows serverAuth only")
 	}
+	if p.OmitCAIssuers {
+		bad("omit_ca_issuers", "the public policy wants the issuer's address in every certificate")
+	}
+	if most := inForce(publicShortLived, t).max; p.OmitCRL && p.Validity > most {
+		bad("omit_crl", "the public policy allows it only for a validity of at most %d days", int(most/day))
+	}
 	for _, u := range p.KeyUsages {
 		if u != "digitalSignature" && u != "keyEncipherment" {
 			bad("key_usages", "%q: the public policy allows digitalSignature and keyEncipherment only", u)
@@ -239,7 +245,7 @@ func builtin() []Profile {
 		{Name: ProfileSelf, Validity: selfAge, Backdate: time.Hour, CommonName: CNNone},
 		{
 			Name: ProfileResponder, Validity: responderAge, Backdate: time.Hour, kind: kindResponder, ExtKeyUsages: []string{"OCSPSigning"},
-			OmitOCSP: true, OmitCRL: true,
+			OmitOCSP: true, OmitCRL: true, OmitCAIssuers: true,
 		},
 	}
 }
