@@ -59,14 +59,11 @@ func TestThirdPartysScriptAgreesWithUs(t *testing.T) {
 	if out, err := script(t, list[:2], v.Head); err == nil || !strings.Contains(out, v.Head) {
 		t.Errorf("a cut chain: %s, %v", out, err)
 	}
-	for i := range list {
-		damaged := slices.Clone(list)
-		damaged[i].Detail += " "
-		if out, err := script(t, damaged); err == nil || !strings.Contains(out, "broken") {
-			t.Errorf("a changed entry: %s, %v", out, err)
-		}
-		if out, err := script(t, slices.Delete(slices.Clone(list), i, i+1)); err == nil && i < 2 {
-			t.Errorf("a dropped entry: %s, %v", out, err)
+	damaged := slices.Clone(list)
+	damaged[1].Detail += " "
+	for name, l := range map[string][]client.AuditEntry{"a changed entry": damaged, "a dropped entry": slices.Delete(slices.Clone(list), 1, 2)} {
+		if out, err := script(t, l); err == nil || !strings.Contains(out, "broken at entry 2") {
+			t.Errorf("%s: %s, %v", name, out, err)
 		}
 	}
 }
