@@ -62,12 +62,13 @@ var rooms = map[string]wall{
 	"store/postgres":   {rooms: []string{"store", "migrations"}, never: slices.Concat(wire, devices)},
 	"migrations":       {stdlibOnly: true},
 	// Rooms for tests: nothing but tests and one another may import them.
-	"audit/audittest":         {rooms: []string{"audit"}},
-	"keys/keystest":           {rooms: []string{"keys"}},
-	"ca/catest":               {rooms: []string{"ca", "ca/lint", "ca/weakkey", "keys", "keys/keystest", "audit"}},
-	"store/storetest":         {rooms: []string{"*"}},
-	"integration":             {},
-	"integration/crashserver": {rooms: []string{"app", "config", "keys", "store"}},
+	"audit/audittest":            {rooms: []string{"audit"}},
+	"keys/keystest":              {rooms: []string{"keys"}},
+	"ca/catest":                  {rooms: []string{"ca", "ca/lint", "ca/weakkey", "keys", "keys/keystest", "audit"}},
+	"store/storetest":            {rooms: []string{"*"}},
+	"store/storetest/storebench": {rooms: []string{"store", "store/sqlite", "store/postgres"}},
+	"integration":                {},
+	"integration/crashserver":    {rooms: []string{"app", "config", "keys", "store"}},
 }
 
 type pkg struct {

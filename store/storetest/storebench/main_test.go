@@ -1,0 +1,50 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestTheLastLineIsTheResult(t *testing.T) {
+	dir := t.TempDir()
+	if name, err := fileSystem(dir); err != nil {
+		dir = "." // temporary files may be in memory
+	} else if name == "" {
+		t.Error("the file system has no name")
+	}
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"-dir", dir, "-rounds", "1", "-each", "10ms"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if last := lines[len(lines)-1]; !strings.HasPrefix(last, "RESULT store sqlite_ratio_8=") || !strings.Contains(last, " sqlite_ratio_32=") {
+		t.Errorf("the last line is %q", last)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range left {
+		if strings.HasPrefix(f.Name(), "storebench-") {
+			t.Errorf("%s is left over", f.Name())
+		}
+	}
+}
+
+func TestMeasuringMemoryIsRefused(t *testing.T) {
+	t.Parallel()
+	const memory = "/dev/shm"
+	var st unix.Statfs_t
+	if err := unix.Statfs(memory, &st); err != nil || uint32(st.Type) != unix.TMPFS_MAGIC {
+		return // this system has none
+	}
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"-dir", memory, "-rounds", "1", "-each", time.Millisecond.String()}, &out); err == nil || !strings.Contains(err.Error(), "tmpfs") {
+		t.Errorf("got %v, want a refusal that names tmpfs", err)
+	}
+}
