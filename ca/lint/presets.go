@@ -33,6 +33,12 @@ var presets = map[ca.Policy]preset{
 		blocking: zl.Warn,
 		ignore: []ignored{
 			{"w_ext_subject_key_identifier_missing_sub_cert", ca.LintServer, "RFC 5280 wants the key id that BR §7.1.2.7.6 advises against"},
+			// One day less than the limit is advice; the preset's own table holds to
+			// the limit, to the second.
+			{"w_tls_server_cert_valid_time_longer_than_397_days", ca.LintServer, "the limit is 398 days"},
+			{"w_server_cert_valid_time_longer_than_199_days", ca.LintServer, "the limit is 200 days"},
+			{"w_server_cert_valid_time_longer_than_99_days", ca.LintServer, "the limit is 100 days"},
+			{"w_server_cert_valid_time_longer_than_46_days", ca.LintServer, "the limit is 47 days"},
 			{"w_subject_common_name_included", ca.LintServer, "whether there is a common name is the profile's choice, and CN is in the SAN"},
 		},
 	},
