@@ -158,16 +158,37 @@ func (s *Server) Current(issuer ca.IssuerID) (CRL, bool) {
 }
 
 // Prepare puts a CRL on every shelf: the stored one, or a new one if there is
-// none or it is due. Its error names the issuers that have none; Run keeps
-// trying.
+// none or it is due. Where another replica is building the first one, it waits
+// for that. Its error names the issuers that have none; Run keeps trying.
 func (s *Server) Prepare(ctx context.Context) error {
+	// Even a builder that vanished is waited for no longer than this.
+	ctx, cancel := context.WithTimeout(ctx, 2*s.cfg.BuildTimeout)
+	defer cancel()
 	var errs []error
 	for _, sh := range s.shelves {
-		if _, err := s.update(ctx, sh); err != nil && sh.list.Load() == nil {
+		if err := s.prepare(ctx, sh); err != nil {
 			errs = append(errs, fmt.Errorf("preparing the CRL of issuer %s: %w", sh.issuer.ID, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (s *Server) prepare(ctx context.Context, sh *shelf) error {
+	for {
+		wait, err := s.update(ctx, sh)
+		switch {
+		case sh.list.Load() != nil:
+			return nil
+		case outcome(err) != "held":
+			return err
+		}
+		s.cfg.Logger.InfoContext(ctx, "waiting for the CRL that another replica builds", "issuer", string(sh.issuer.ID))
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
 }
 
 // Run keeps the CRLs current until ctx ends: one builder for each issuer.
@@ -183,7 +204,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) keepCurrent(ctx context.Context, sh *shelf) {
 	for {
 		wait, err := s.update(ctx, sh)
-		if err != nil && ctx.Err() == nil {
+		if outcome(err) == "error" && ctx.Err() == nil {
 			s.cfg.Logger.ErrorContext(ctx, "updating a CRL", "issuer", string(sh.issuer.ID), "error", err)
 		}
 		if !s.await(ctx, sh, wait) {

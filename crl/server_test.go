@@ -185,14 +185,35 @@ func TestBuilderThatVanishedIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.number, w.leaseUntil = 7, time.Now().Add(5*time.Minute)
-		s := w.server(nil)
-		if err := s.Prepare(t.Context()); !errors.Is(err, ErrHeld) {
-			t.Errorf("error %v", err)
-		}
-		defer run(t, s)()
-		time.Sleep(6 * time.Minute)
+		s, start := w.prepared(nil), time.Now()
 		if w.current(s).Number.Int64() <= 7 {
 			t.Error("a number came again")
+		}
+		if waited := time.Since(start); waited > 5*time.Minute+heldRetry {
+			t.Errorf("waited for %v", waited)
+		}
+	})
+}
+
+func TestReplicaThatStartsLaterWaitsForTheFirstCRL(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b := w.server(nil), w.server(nil)
+		hold := w.keys.Hold()
+		errs := make(chan error, 2)
+		go func() { errs <- a.Prepare(t.Context()) }()
+		<-hold.Arrived
+		go func() { errs <- b.Prepare(t.Context()) }()
+		synctest.Wait()
+		hold.Release()
+		for range 2 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if n := w.published(); n != 1 || w.current(b).Number.Cmp(w.current(a).Number) != 0 {
+			t.Errorf("%d CRLs", n)
 		}
 	})
 }
