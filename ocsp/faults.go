@@ -21,9 +21,10 @@ type faultLog struct {
 	missed int
 }
 
-func (f *faultLog) report(ctx context.Context, what string, err error) {
+// report logs that while doing something err happened.
+func (f *faultLog) report(ctx context.Context, doing string, err error) {
 	if missed, ok := f.turn(); ok {
-		f.log.ErrorContext(ctx, what, "error", err, "unlogged_before", missed)
+		f.log.ErrorContext(ctx, "serving OCSP", "while", doing, "error", err, "unlogged_before", missed)
 	}
 }
 

@@ -97,6 +97,32 @@ func TestDoubleSlashInBase64IsNotRedirected(t *testing.T) {
 	}
 }
 
+func TestHeadTellsTheLength(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	srv := httptest.NewServer(w.server(nil).Handler())
+	defer srv.Close()
+	target := srv.URL + "/ocsp/" + url.PathEscape(b64(w.query(0, w.leaf(0, 5, Status{State: ca.Issued}), crypto.SHA1)))
+	length := func(method string) int64 {
+		r, err := http.NewRequestWithContext(t.Context(), method, target, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := srv.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != responseType {
+			t.Errorf("%s: HTTP %d, %v", method, resp.StatusCode, resp.Header)
+		}
+		return resp.ContentLength
+	}
+	if get, head := length(http.MethodGet), length(http.MethodHead); get < 100 || head != get {
+		t.Errorf("GET %d octets, HEAD %d", get, head)
+	}
+}
+
 func TestWhatIsNoRequestIsMalformed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -278,7 +278,7 @@ func (s *Server) cached(ctx context.Context, p *post, id certID, st Status) (*an
 	if have == nil {
 		return nil, err
 	}
-	s.faults.report(ctx, "refreshing an OCSP response; the old one is still good", err)
+	s.faults.report(ctx, "refreshing a response, the old one of which is sent on", err)
 	again := *have
 	again.refreshAt = now.Add(retryRefresh)
 	s.cache.put(k, &again)
