@@ -2,9 +2,10 @@ package store
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
+	"reflect"
 )
 
 var (
@@ -109,15 +110,17 @@ func value(a any) (any, error) {
 	case nil, int64, string, []byte:
 		return a, nil
 	}
-	v, err := driver.DefaultParameterConverter.ConvertValue(a)
-	if err != nil {
-		return nil, err
+	switch v := reflect.ValueOf(a); {
+	case v.CanInt():
+		return v.Int(), nil
+	case v.CanUint() && v.Uint() <= math.MaxInt64:
+		return int64(v.Uint()), nil
+	case v.Kind() == reflect.String:
+		return v.String(), nil
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8:
+		return v.Bytes(), nil
 	}
-	switch v.(type) {
-	case nil, int64, string, []byte:
-		return v, nil
-	}
-	return nil, fmt.Errorf("store: no column takes a %T", a)
+	return nil, fmt.Errorf("store: no column takes a %T, or not this one", a)
 }
 
 func (s *Session) note(err error) error {

@@ -257,7 +257,7 @@ func startProxy(t *testing.T, server string) *proxy {
 }
 
 func (p *proxy) serve(t *testing.T, client net.Conn) {
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	network := "tcp"
 	if strings.HasPrefix(p.server, "/") {
 		network = "unix"
@@ -267,7 +267,7 @@ func (p *proxy) serve(t *testing.T, client net.Conn) {
 		t.Error(err)
 		return
 	}
-	defer server.Close()
+	defer func() { _ = server.Close() }()
 	answers := make(chan struct{})
 	go func() {
 		defer close(answers)

@@ -28,7 +28,7 @@ func (c conn) Exec(ctx context.Context, q string, args []any) (int64, error) {
 }
 
 func (c conn) Query(ctx context.Context, q string, args []any) (store.Cursor, error) {
-	rows, err := c.QueryContext(ctx, c.params.rewrite(q), args...)
+	rows, err := c.QueryContext(ctx, c.params.rewrite(q), args...) //nolint:rowserrcheck // the session asks the cursor
 	if err != nil {
 		return nil, classify(err)
 	}

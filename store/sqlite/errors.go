@@ -36,7 +36,7 @@ func classify(err error) error {
 	case sqlite3.ErrBusy, sqlite3.ErrLocked:
 		return fmt.Errorf("another program keeps the database locked: %w", err)
 	case sqlite3.ErrIoErr:
-		return fmt.Errorf("the disk has an error (%v): %w", e.SystemErrno, err)
+		return fmt.Errorf("the disk has an error: %w", err)
 	}
 	return err
 }

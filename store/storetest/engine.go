@@ -560,8 +560,9 @@ func closeWaits(t *testing.T, db *store.DB) {
 	for !errors.Is(db.Ping(t.Context()), store.ErrClosed) {
 	} // Close has begun
 	select {
-	case <-closed:
-		t.Error("Close did not wait")
+	case err := <-closed:
+		t.Errorf("Close did not wait, and returned %v", err)
+		closed <- err
 	default:
 	}
 	close(goOn)

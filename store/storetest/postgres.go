@@ -135,13 +135,13 @@ func startIn(dir, bin string) (*pgServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"), //nolint:noctx // ends by itself
+	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"),
 		"--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
 	initdb.SysProcAttr, initdb.Dir = who, dir
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("running initdb: %w\n%s", err, out)
 	}
-	server := exec.Command("/bin/sh", "-c", supervise, "sh", bin, dir) //nolint:noctx // lives as long as this process
+	server := exec.Command("/bin/sh", "-c", supervise, "sh", bin, dir)
 	server.SysProcAttr, server.Dir = who, dir
 	alive, err := server.StdinPipe()
 	if err != nil {
