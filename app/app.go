@@ -1,0 +1,179 @@
+// Package app is the one room where all rooms meet: it builds them in order,
+// runs them, and stops them in reverse.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/secsy-pki/secsy-pki/config"
+	"github.com/secsy-pki/secsy-pki/keys"
+	"github.com/secsy-pki/secsy-pki/store"
+)
+
+// A KeyStore finds keys and makes the missing ones.
+type KeyStore interface {
+	keys.Store
+	keys.Generator
+}
+
+// Options say what to run.
+type Options struct {
+	Config     *config.Config
+	ConfigPath string // read again on Reload; "" means that there is nothing to read
+	Version    string
+	Stdout     io.Writer // for what Ready's caller prints; the program itself logs
+	Stderr     io.Writer // the log
+	Reload     <-chan struct{}
+	Ready      func(Addresses) // called once requests are answered; may be nil
+	Wrap       Wrap
+}
+
+// A Wrap puts something in front of the keys or the database, as a guard or a
+// test of crashes does. Nil fields put nothing there.
+type Wrap struct {
+	Keys   func(KeyStore) KeyStore
+	Engine func(store.Engine) store.Engine
+}
+
+// Addresses are where a running program listens; nil for a listener that is off.
+type Addresses struct{ HTTP, HTTPS, Operator net.Addr }
+
+// Run serves until ctx ends, lets what is under way finish, and returns nil.
+func Run(ctx context.Context, o Options) error {
+	if err := o.Config.ValidateServe(); err != nil {
+		return err
+	}
+	a := newApp(o)
+	err := a.build(ctx)
+	if err == nil {
+		err = a.run(ctx)
+	}
+	return errors.Join(err, a.close())
+}
+
+// An app is the program being built, and then running.
+type app struct {
+	opts     Options
+	cfg      *config.Config // of the start
+	inForce  *config.Config // with what was reloaded since; watchReload's alone
+	level    *slog.LevelVar
+	log      *slog.Logger
+	registry *prometheus.Registry
+
+	rooms
+	services []service      // in the order of their start
+	closers  []func() error // in the order of opening
+	reloads  []func(*config.Config) error
+}
+
+func newApp(o Options) *app {
+	a := &app{opts: o, cfg: o.Config, inForce: o.Config, level: new(slog.LevelVar), registry: prometheus.NewRegistry()}
+	_ = a.level.UnmarshalText([]byte(o.Config.Log.Level)) // one of four words by now
+	h := &slog.HandlerOptions{Level: a.level}
+	if o.Config.Log.Format == config.LogJSON {
+		a.log = slog.New(slog.NewJSONHandler(o.Stderr, h))
+	} else {
+		a.log = slog.New(slog.NewTextHandler(o.Stderr, h))
+	}
+	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "secsy_build_info", Help: "1; the version is the label.", ConstLabels: prometheus.Labels{"version": o.Version},
+	}, func() float64 { return 1 })
+	a.registry.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return a
+}
+
+// build opens and wires everything, bottom up. It leaves nothing running; what
+// it opened is closed by close, however far it came.
+func (a *app) build(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{
+		a.openStore, a.openKeys, a.openIssuers, a.buildAuthority,
+		a.buildStatus, a.buildACME, a.buildAdmin, a.buildCertificate, a.buildFront,
+		a.prepare,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare makes what must be there before the first answer: certificates of
+// responders and of the https listener, and a CRL for each issuer.
+func (a *app) prepare(ctx context.Context) error {
+	if err := a.recover(ctx); err != nil {
+		return err
+	}
+	if a.ocsp != nil {
+		if err := a.ocsp.Prepare(ctx); err != nil {
+			return fmt.Errorf("preparing OCSP: %w", err)
+		}
+	}
+	if err := a.crl.Prepare(ctx); err != nil {
+		return fmt.Errorf("preparing CRLs: %w", err)
+	}
+	if a.selfCert != nil {
+		if err := a.selfCert.prepare(ctx); err != nil {
+			return fmt.Errorf("preparing the https certificate: %w", err)
+		}
+	}
+	return nil
+}
+
+// run serves until ctx ends or something breaks.
+func (a *app) run(ctx context.Context) error {
+	stop := a.startServices()
+	defer stop()
+	serving, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go a.watchServices(serving, cancel)
+	go a.watchReload(serving)
+	a.announce()
+	err := a.front.Serve(serving)
+	if err == nil && ctx.Err() == nil {
+		err = context.Cause(serving)
+	}
+	return err
+}
+
+func (a *app) announce() {
+	addrs := a.front.Addresses()
+	at := Addresses{HTTP: addrs[listenHTTP], HTTPS: addrs[listenHTTPS], Operator: addrs[listenOperator]}
+	a.log.Info("serving", "version", a.opts.Version, "http", text(at.HTTP), "https", text(at.HTTPS), "operator", text(at.Operator))
+	if a.opts.Ready != nil {
+		a.opts.Ready(at)
+	}
+}
+
+func text(a net.Addr) string {
+	if a == nil {
+		return "off"
+	}
+	return a.String()
+}
+
+func (a *app) onClose(fn func() error) { a.closers = append(a.closers, fn) }
+
+// close closes what was opened, last first.
+func (a *app) close() error {
+	var errs []error
+	for i := len(a.closers) - 1; i >= 0; i-- {
+		errs = append(errs, a.closers[i]())
+	}
+	return errors.Join(errs...)
+}
+
+// Listeners by their names in logs and metrics.
+const (
+	listenHTTP     = "http"
+	listenHTTPS    = "https"
+	listenOperator = "operator"
+	listenSocket   = "operator-socket"
+)

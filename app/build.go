@@ -1,0 +1,339 @@
+package app
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/acme"
+	"github.com/secsy-pki/secsy-pki/acme/challenge"
+	"github.com/secsy-pki/secsy-pki/admin"
+	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/ca/lint"
+	"github.com/secsy-pki/secsy-pki/ca/weakkey"
+	"github.com/secsy-pki/secsy-pki/config"
+	"github.com/secsy-pki/secsy-pki/crl"
+	"github.com/secsy-pki/secsy-pki/front"
+	"github.com/secsy-pki/secsy-pki/keys"
+	"github.com/secsy-pki/secsy-pki/ocsp"
+	"github.com/secsy-pki/secsy-pki/store"
+)
+
+// Where the protocols are mounted.
+const (
+	acmePath = "/acme"
+	ocspPath = "/ocsp"
+	crlPath  = "/crl"
+	aiaPath  = "/aia"
+)
+
+// operatorWrite bounds an answer on the operator socket: verifying a long audit
+// log takes its time.
+const operatorWrite = time.Hour
+
+// rooms are the parts of the program, as far as they are built.
+type rooms struct {
+	engine   store.Engine
+	db       *store.DB
+	keys     KeyStore
+	issuers  []*ca.Issuer
+	ca       *ca.Authority
+	ocsp     *ocsp.Server // nil: off
+	crl      *crl.Server
+	acme     *acme.Server // nil: off
+	admin    *admin.Server
+	selfCert *selfCert              // nil: files, or no https
+	https    *front.FileCertificate // nil: selfCert, or no https
+	front    *front.Front
+}
+
+func (a *app) buildAuthority(context.Context) error {
+	policy := ca.Policy(a.cfg.Policy)
+	linter, err := lint.New(lint.Config{Policy: policy})
+	if err != nil {
+		return fmt.Errorf("building the linter: %w", err)
+	}
+	weak, err := weakPolicy(a.cfg, policy)
+	if err != nil {
+		return err
+	}
+	cfg := ca.Config{
+		Issuers: a.issuers, DefaultProfile: string(a.cfg.DefaultProfile), Policy: policy,
+		Store: store.NewCA(a.db), Linter: linter, Shard: byte(a.cfg.Serials.Shard), Weak: weak,
+		Logger: a.log.With("room", "ca"), Registerer: a.registry,
+	}
+	for _, p := range a.cfg.Profiles {
+		cfg.Profiles = append(cfg.Profiles, profile(p))
+	}
+	if a.ca, err = ca.New(cfg); err != nil {
+		return fmt.Errorf("profiles: %w", err)
+	}
+	a.serve("recovery", a.ca.Run)
+
+	seq, err := audit.NewSequencer(audit.SequencerConfig{
+		Log: store.NewAudit(a.db), Logger: a.log.With("room", "audit"), Registerer: a.registry,
+	})
+	if err != nil {
+		return fmt.Errorf("building the audit sequencer: %w", err)
+	}
+	a.services = append(a.services, service{
+		name: "audit", err: make(chan error, 1), last: seq.Flush,
+		run: func(ctx context.Context) error { seq.Run(ctx); return nil },
+	})
+	return nil
+}
+
+// weakPolicy adds the operator's lists of broken keys to what the CA takes by itself.
+func weakPolicy(cfg *config.Config, policy ca.Policy) (*weakkey.Policy, error) {
+	if len(cfg.WeakKeys.DebianLists) == 0 {
+		return nil, nil
+	}
+	list, err := weakkey.LoadList(paths(cfg.WeakKeys.DebianLists)...)
+	if err != nil {
+		return nil, fmt.Errorf("weak_keys.debian_lists: %w", err)
+	}
+	p := *ca.DefaultWeak(policy)
+	p.Debian = list
+	return &p, nil
+}
+
+// recover ends what an earlier process left. On SQLite nobody else can be at
+// work; on PostgreSQL only what nobody holds any more is abandoned.
+func (a *app) recover(ctx context.Context) error {
+	abandon := a.ca.Recover
+	if a.cfg.Store.Engine == config.EngineSQLite {
+		abandon = a.ca.RecoverAll
+	}
+	n, err := abandon(ctx)
+	if err != nil {
+		return fmt.Errorf("recovering: %w", err)
+	}
+	if n > 0 {
+		a.log.Warn("abandoned issuances that an earlier run left unfinished; their orders are issued anew", "count", n)
+	}
+	return nil
+}
+
+func (a *app) buildStatus(context.Context) error {
+	var err error
+	if a.cfg.OCSP.Enabled {
+		st := store.NewOCSP(a.db)
+		a.ocsp, err = ocsp.New(ocsp.Config{
+			Issuers: a.issuers, Source: st, Responders: st, CA: a.ca, Ledger: store.NewCA(a.db).PlainLedger(), Keys: a.keys, Path: ocspPath,
+			Validity: a.cfg.OCSP.Validity.Std(), IgnoreNonce: a.cfg.OCSP.Nonce == config.NonceIgnore,
+			Logger: a.log.With("room", "ocsp"), Registerer: a.registry,
+		})
+		if err != nil {
+			return fmt.Errorf("ocsp: %w", err)
+		}
+		a.serve("ocsp", a.ocsp.Run)
+	}
+	a.crl, err = crl.New(crl.Config{
+		Issuers: a.issuers, Store: store.NewCRL(a.db),
+		Period: a.cfg.CRL.Period.Std(), Validity: a.cfg.CRL.Validity.Std(), RevocationDelay: a.cfg.CRL.AfterRevocation.Std(),
+		Logger: a.log.With("room", "crl"), Registerer: a.registry,
+	})
+	if err != nil {
+		return fmt.Errorf("crl: %w", err)
+	}
+	a.serve("crl", a.crl.Run)
+	a.ca.OnRevoke(func(r ca.Revoked) { a.crl.Trigger(r.Issuer) })
+	return nil
+}
+
+func (a *app) buildACME(context.Context) error {
+	c := a.cfg.ACME
+	if !c.Enabled {
+		return nil
+	}
+	v, err := challenge.New(challenge.Config{
+		Resolver: string(c.Validation.Resolver), HTTPPort: c.Validation.HTTP01Port, HTTPSPort: c.Validation.HTTPSPort,
+		AllowPrivate: c.Validation.AllowPrivateAddresses, Allow: prefixes(c.Validation.Allow), Timeout: c.Validation.Timeout.Std(),
+		Logger: a.log.With("room", "challenge"), Registerer: a.registry,
+	})
+	if err != nil {
+		return fmt.Errorf("acme.validation: %w", err)
+	}
+	cfg := acme.Config{
+		BaseURL: a.cfg.Listen.HTTPS.ExternalURL.Parsed(), Path: acmePath,
+		Store: store.NewACME(a.db), CA: a.ca, Validator: v,
+		TermsOfService: string(c.TermsOfService), Website: string(c.Website),
+		OrderLifetime: c.OrderLifetime.Std(), AuthzLifetime: c.AuthorizationLifetime.Std(), MaxOpenOrders: c.MaxPendingOrders,
+		ValidationWorkers: c.Validation.Workers,
+		Logger:            a.log.With("room", "acme"), Registerer: a.registry,
+	}
+	for _, d := range c.CAAIdentities {
+		cfg.CAAIdentities = append(cfg.CAAIdentities, string(d))
+	}
+	if a.acme, err = acme.New(cfg); err != nil {
+		return fmt.Errorf("acme: %w", err)
+	}
+	a.serve("acme", a.acme.Run)
+	return nil
+}
+
+// chain is what is sent along with a certificate.
+func (a *app) chain(id ca.IssuerID) ([]*x509.Certificate, error) {
+	is, ok := a.ca.Issuer(id)
+	if !ok {
+		return nil, fmt.Errorf("issuer %s is no longer configured", id)
+	}
+	return append([]*x509.Certificate{is.Cert}, is.Chain...), nil
+}
+
+func (a *app) buildAdmin(context.Context) error {
+	var err error
+	a.admin, err = admin.New(admin.Config{
+		Authority: a.ca, Certificates: store.NewCA(a.db), Issuers: a.issuers,
+		Audit: store.NewAudit(a.db), CRLs: store.NewCRL(a.db),
+		Logger: a.log.With("room", "admin"), Registerer: a.registry,
+	})
+	if err != nil {
+		return fmt.Errorf("building the operator API: %w", err)
+	}
+	return nil
+}
+
+// profile is a profile in the CA's words.
+func profile(p config.Profile) ca.Profile {
+	out := ca.Profile{
+		Name: string(p.Name), Validity: p.Validity.Std(), Backdate: p.Backdate.Std(),
+		KeyUsages: p.KeyUsages, ExtKeyUsages: p.ExtendedKeyUsages, MaxNames: p.MaxNames, CommonName: ca.CNPolicy(p.CommonName),
+		PermittedIP: prefixes(p.PermittedIP), ExcludedIP: prefixes(p.ExcludedIP),
+		OmitOCSP: !p.OCSP, OmitCRL: !p.CRL, OmitCAIssuers: !p.CAIssuers, RequestedDates: p.AllowRequestedValidity,
+	}
+	for _, i := range p.Issuers {
+		out.Issuers = append(out.Issuers, string(i))
+	}
+	for kind, on := range map[ca.NameKind]bool{ca.KindDNS: p.Identifiers.DNS, ca.KindWildcard: p.Identifiers.Wildcards, ca.KindIP: p.Identifiers.IP} {
+		if on {
+			out.Names = append(out.Names, kind)
+		}
+	}
+	for _, d := range p.PermittedDNS {
+		out.PermittedDNS = append(out.PermittedDNS, string(d))
+	}
+	for _, d := range p.ExcludedDNS {
+		out.ExcludedDNS = append(out.ExcludedDNS, string(d))
+	}
+	for _, alg := range p.KeyAlgorithms {
+		out.KeyAlgorithms = append(out.KeyAlgorithms, keys.Algorithm(alg))
+	}
+	return out
+}
+
+func prefixes(list []config.CIDR) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(list))
+	for _, c := range list {
+		out = append(out, c.Prefix)
+	}
+	return out
+}
+
+func paths(list []config.Path) []string {
+	out := make([]string, 0, len(list))
+	for _, p := range list {
+		out = append(out, string(p))
+	}
+	return out
+}
+
+func (a *app) buildFront(ctx context.Context) error {
+	hops, err := front.NewHops(hopHeader(a.cfg), prefixes(a.cfg.TrustedProxies.From)...)
+	if err != nil {
+		return fmt.Errorf("trusted_proxies: %w", err)
+	}
+	a.reloads = append(a.reloads, func(c *config.Config) error { return hops.Set(hopHeader(c), prefixes(c.TrustedProxies.From)) })
+	ready, err := front.NewReadiness(front.ReadinessConfig{Checks: a.checks(), Log: a.log.With("room", "front")})
+	if err != nil {
+		return fmt.Errorf("building readiness: %w", err)
+	}
+	listeners, err := a.listeners(hops, ready)
+	if err != nil {
+		return err
+	}
+	a.front, err = front.New(front.Config{
+		Listeners: listeners, Readiness: ready,
+		DrainDelay: a.cfg.Limits.DrainDelay.Std(), DrainTimeout: a.cfg.Limits.DrainTimeout.Std(),
+		Log: a.log.With("room", "front"), Registerer: a.registry,
+	})
+	if err != nil {
+		return fmt.Errorf("building listeners: %w", err)
+	}
+	a.onClose(a.front.Close)
+	return a.front.Listen(ctx)
+}
+
+func hopHeader(c *config.Config) string {
+	if c.TrustedProxies.Header == config.HeaderForwarded {
+		return front.Forwarded
+	}
+	return front.XForwardedFor
+}
+
+func (a *app) listeners(hops *front.Hops, ready *front.Readiness) ([]front.Listener, error) {
+	l := a.cfg.Listen
+	limits := front.Limits{
+		Connections: a.cfg.Limits.MaxConnections, HeaderBytes: int(a.cfg.Limits.HeaderSize), Body: int64(a.cfg.Limits.BodySize),
+		ReadHeader: a.cfg.Limits.HeaderTimeout.Std(), Read: a.cfg.Limits.ReadTimeout.Std(),
+		Write: a.cfg.Limits.WriteTimeout.Std(), Idle: a.cfg.Limits.IdleTimeout.Std(),
+	}
+	status := a.crl.Handler()
+	public := front.Listener{Name: listenHTTP, Address: string(l.HTTP.Address), Hops: hops, Limits: limits, Routes: []front.Route{
+		{Prefix: crlPath, Class: "crl", Handler: status},
+		{Prefix: aiaPath, Class: "aia", Handler: status},
+	}}
+	if a.ocsp != nil {
+		public.Routes = append(public.Routes, front.Route{Prefix: ocspPath, Class: "ocsp", Handler: a.ocsp.Handler()})
+	}
+	var err error
+	if public.ProxyFrom, err = proxyFrom(l.HTTP.ProxyProtocol); err != nil {
+		return nil, fmt.Errorf("listen.http.proxy_protocol.from: %w", err)
+	}
+	out := []front.Listener{public}
+	if get := a.certificate(); get != nil {
+		secure := front.Listener{Name: listenHTTPS, Address: string(l.HTTPS.Address), Certificate: get, Hops: hops, Limits: limits}
+		if a.acme != nil {
+			secure.Routes = append(secure.Routes, front.Route{Prefix: acmePath, Class: "acme", Handler: a.acme.Handler()})
+		}
+		if secure.ProxyFrom, err = proxyFrom(l.HTTPS.ProxyProtocol); err != nil {
+			return nil, fmt.Errorf("listen.https.proxy_protocol.from: %w", err)
+		}
+		out = append(out, secure)
+	}
+	probes := front.OperatorRoutes(ready, a.registry, a.log.With("room", "front"))
+	if l.Operator.Address != "" {
+		out = append(out, front.Listener{Name: listenOperator, Address: string(l.Operator.Address), Operator: true, Routes: probes, Limits: limits})
+	}
+	if l.Operator.Socket != "" {
+		api := append([]front.Route{{Prefix: "/api", Class: "api", Handler: a.admin.Handler()}}, probes...)
+		limits.Write = operatorWrite
+		out = append(out, front.Listener{Name: listenSocket, Socket: string(l.Operator.Socket), Operator: true, Routes: api, Limits: limits})
+	}
+	return out, nil
+}
+
+func proxyFrom(p config.ProxyProtocol) (*front.Prefixes, error) {
+	if len(p.From) == 0 {
+		return nil, nil
+	}
+	return front.NewPrefixes(prefixes(p.From)...)
+}
+
+// checks are what readiness asks.
+func (a *app) checks() []front.Check {
+	return []front.Check{
+		{Name: "database", Run: a.engine.Ping},
+		{Name: "crl", Run: func(context.Context) error {
+			for _, is := range a.issuers {
+				if c, ok := a.crl.Current(is.ID); !ok || a.expired(c.NextUpdate) {
+					return fmt.Errorf("issuer %s has no current CRL", is.Name)
+				}
+			}
+			return nil
+		}},
+	}
+}

@@ -1,0 +1,59 @@
+package app
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/secsy-pki/secsy-pki/config"
+)
+
+// watchReload reads the configuration again whenever it is told to.
+func (a *app) watchReload(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.opts.Reload:
+			if err := a.reload(); err != nil {
+				a.log.Error("reloading: everything stays as it was", "error", err)
+			}
+		}
+	}
+}
+
+// reload puts into force what can change while requests are answered, and says
+// what cannot. A file that is wrong changes nothing.
+func (a *app) reload() error {
+	next := a.inForce
+	if a.opts.ConfigPath != "" {
+		var err error
+		if next, err = config.Load(a.opts.ConfigPath); err != nil {
+			return err
+		}
+		if err := next.ValidateServe(); err != nil {
+			return fmt.Errorf("%s: %w", a.opts.ConfigPath, err)
+		}
+	}
+	live, restart := config.Diff(a.inForce, next)
+	for _, fn := range a.reloads {
+		if err := fn(next); err != nil {
+			return err
+		}
+	}
+	_ = a.level.UnmarshalText([]byte(next.Log.Level)) // one of four words by now
+	for _, c := range live {
+		a.log.Info("reloaded", "key", c.Key, "from", c.Old, "to", c.New)
+	}
+	for _, c := range restart {
+		a.log.Warn("changed in the file, but needs a restart", "key", c.Key, "from", c.Old, "to", c.New)
+	}
+	if len(live)+len(restart) == 0 {
+		a.log.Info("reloaded: nothing in the configuration has changed")
+	}
+	// What needs a restart is told again next time.
+	merged := *a.inForce
+	merged.Log.Level = next.Log.Level
+	merged.TrustedProxies = next.TrustedProxies
+	a.inForce = &merged
+	return nil
+}

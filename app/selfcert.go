@@ -1,0 +1,284 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/config"
+	"github.com/secsy-pki/secsy-pki/front"
+	"github.com/secsy-pki/secsy-pki/keys"
+	"github.com/secsy-pki/secsy-pki/store"
+)
+
+const (
+	selfKeyLabel = "https"
+	selfCertFile = "https.pem"
+	selfRetry    = time.Minute
+)
+
+// buildCertificate decides where the https listener's certificate comes from:
+// files that somebody else renews, or the CA itself.
+func (a *app) buildCertificate(context.Context) error {
+	l := a.cfg.Listen.HTTPS
+	switch {
+	case l.Address == "":
+		return nil
+	case l.Files.CertFile != "":
+		f, err := front.NewFileCertificate(front.FileCertificateConfig{
+			CertFile: string(l.Files.CertFile), KeyFile: string(l.Files.KeyFile), Log: a.log.With("room", "front"), Registerer: a.registry,
+		})
+		if err != nil {
+			return fmt.Errorf("listen.https.files: %w", err)
+		}
+		a.https = f
+		a.serve("https-certificate", func(ctx context.Context) error { f.Run(ctx); return nil })
+		a.reloads = append(a.reloads, func(*config.Config) error { return f.Reload() })
+	default:
+		a.selfCert = &selfCert{
+			ca: a.ca, ledger: store.NewCA(a.db).PlainLedger(), keys: a.keys, chain: a.chain,
+			file: filepath.Join(string(a.cfg.DataDir), selfCertFile), names: selfNames(l), log: a.log.With("room", "https-certificate"),
+		}
+		a.serve("https-certificate", a.selfCert.run)
+	}
+	return nil
+}
+
+// certificate is what the https listener shows, nil if there is none.
+func (a *app) certificate() func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	switch {
+	case a.https != nil:
+		return a.https.GetCertificate
+	case a.selfCert != nil:
+		return a.selfCert.get
+	}
+	return nil
+}
+
+// selfNames are the names of the https certificate: those configured, else the
+// host of the external URL.
+func selfNames(l config.HTTPS) []ca.Identifier {
+	hosts := make([]string, 0, len(l.Certificate.Names)+1)
+	for _, h := range l.Certificate.Names {
+		hosts = append(hosts, string(h))
+	}
+	if len(hosts) == 0 {
+		hosts = append(hosts, l.ExternalURL.Parsed().Hostname())
+	}
+	ids := make([]ca.Identifier, 0, len(hosts))
+	for _, h := range hosts {
+		if addr, err := netip.ParseAddr(h); err == nil {
+			ids = append(ids, ca.Identifier{Type: ca.IP, Value: addr.String()})
+		} else {
+			ids = append(ids, ca.Identifier{Type: ca.DNS, Value: h})
+		}
+	}
+	return ca.NormalizeIdentifiers(ids)
+}
+
+// A selfCert is the https listener's certificate, issued by this very CA and
+// renewed when two thirds of its life are over. It is kept in a file, so that a
+// restart does not need another one.
+type selfCert struct {
+	ca     *ca.Authority
+	ledger ca.Ledger
+	keys   KeyStore
+	chain  func(ca.IssuerID) ([]*x509.Certificate, error)
+	file   string
+	names  []ca.Identifier
+	log    *slog.Logger
+
+	current atomic.Pointer[tls.Certificate]
+}
+
+func (s *selfCert) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if c := s.current.Load(); c != nil {
+		return c, nil
+	}
+	return nil, errors.New("no https certificate yet")
+}
+
+// prepare loads the certificate, or has one issued.
+func (s *selfCert) prepare(ctx context.Context) error {
+	key, err := s.key(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := s.load(key)
+	if err == nil {
+		s.current.Store(c)
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		s.log.Info("the https certificate on file is not used", "reason", err)
+	}
+	return s.renew(ctx, key)
+}
+
+func (s *selfCert) key(ctx context.Context) (keys.Key, error) {
+	k, err := s.keys.Key(ctx, selfKeyLabel)
+	if errors.Is(err, keys.ErrNotFound) {
+		k, err = s.keys.Generate(ctx, selfKeyLabel, keys.ECDSAP256)
+		if errors.Is(err, keys.ErrExists) { // somebody was faster
+			k, err = s.keys.Key(ctx, selfKeyLabel)
+		}
+	}
+	return k, err
+}
+
+// load reads the file and says why its certificate will not do, if so.
+func (s *selfCert) load(key keys.Key) (*tls.Certificate, error) {
+	b, err := os.ReadFile(s.file)
+	if err != nil {
+		return nil, err
+	}
+	c := &tls.Certificate{PrivateKey: keys.Signer(context.Background(), key)}
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		c.Certificate = append(c.Certificate, block.Bytes)
+	}
+	if len(c.Certificate) < 2 {
+		return nil, errors.New("no certificate with its chain in " + s.file)
+	}
+	if c.Leaf, err = x509.ParseCertificate(c.Certificate[0]); err != nil {
+		return nil, err
+	}
+	return c, s.fits(c, key)
+}
+
+func (s *selfCert) fits(c *tls.Certificate, key keys.Key) error {
+	issuer, err := x509.ParseCertificate(c.Certificate[1])
+	if err != nil {
+		return err
+	}
+	is, ok := s.ca.Issuer(ca.IDOf(issuer))
+	pub, comparable := key.Public().(interface{ Equal(x crypto.PublicKey) bool })
+	switch {
+	case !comparable || !pub.Equal(c.Leaf.PublicKey):
+		return errors.New("it is for another key")
+	case !ok || !is.Active || !bytes.Equal(is.Cert.Raw, issuer.Raw):
+		return errors.New("its issuer is no longer active")
+	case !slices.Equal(sorted(namesOf(c.Leaf)), sorted(s.names)):
+		return errors.New("it is for other names")
+	case time.Now().After(renewAt(c.Leaf)):
+		return errors.New("it is due for renewal")
+	}
+	return nil
+}
+
+func namesOf(cert *x509.Certificate) []ca.Identifier {
+	var ids []ca.Identifier
+	for _, n := range cert.DNSNames {
+		ids = append(ids, ca.Identifier{Type: ca.DNS, Value: n})
+	}
+	for _, ip := range cert.IPAddresses {
+		ids = append(ids, ca.Identifier{Type: ca.IP, Value: ipText(ip)})
+	}
+	return ids
+}
+
+func ipText(ip net.IP) string {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap().String()
+}
+
+func sorted(ids []ca.Identifier) []string {
+	out := make([]string, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, string(id.Type)+":"+id.Value)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func renewAt(leaf *x509.Certificate) time.Time {
+	return leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) * 2 / 3)
+}
+
+// renew has a new certificate issued and shows it from now on.
+func (s *selfCert) renew(ctx context.Context, key keys.Key) error {
+	cert, err := s.ca.Issue(ctx, ca.Request{
+		Profile: ca.ProfileSelf, PublicKey: key.Public(), Identifiers: s.names, Requester: ca.Requester{Actor: "system"},
+	}, s.ledger)
+	if err != nil {
+		return fmt.Errorf("issuing it for %v: %w", sorted(s.names), err)
+	}
+	chain, err := s.chain(cert.Issuer)
+	if err != nil {
+		return err
+	}
+	c := &tls.Certificate{Certificate: [][]byte{cert.DER}, PrivateKey: keys.Signer(context.Background(), key)}
+	if c.Leaf, err = x509.ParseCertificate(cert.DER); err != nil {
+		return err
+	}
+	for _, above := range chain {
+		c.Certificate = append(c.Certificate, above.Raw)
+	}
+	s.current.Store(c)
+	if err := s.save(c); err != nil {
+		// It serves from memory; the next start only has to ask for another.
+		s.log.Error("keeping the https certificate", "error", err)
+	}
+	s.log.Info("https certificate issued", "serial", string(cert.Serial), "names", sorted(s.names), "not_after", cert.NotAfter)
+	return nil
+}
+
+func (s *selfCert) save(c *tls.Certificate) error {
+	var b bytes.Buffer
+	for _, der := range c.Certificate {
+		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: der}) // a Buffer takes all
+	}
+	return replaceFile(s.file, b.Bytes(), 0o644)
+}
+
+// run renews in time until ctx ends. A failure is tried again, with the old
+// certificate shown meanwhile.
+func (s *selfCert) run(ctx context.Context) error {
+	for {
+		wait := time.Until(renewAt(s.current.Load().Leaf))
+		wait += time.Duration(rand.Int64N(int64(selfRetry)))
+		t := time.NewTimer(max(wait, time.Second))
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-t.C:
+		}
+		key, err := s.key(ctx)
+		if err == nil {
+			err = s.renew(ctx, key)
+		}
+		if err != nil {
+			s.log.Error("renewing the https certificate", "error", err, "not_after", s.current.Load().Leaf.NotAfter)
+			if !pause(ctx, selfRetry) {
+				return nil
+			}
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
