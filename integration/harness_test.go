@@ -143,12 +143,14 @@ func startDNS(t testing.TB) dnsMock {
 	t.Helper()
 	dns, admin := freePort(t), freePort(t)
 	d := dnsMock{addr: fmt.Sprintf("127.0.0.1:%d", dns), admin: fmt.Sprintf("http://127.0.0.1:%d", admin)}
-	flag := "-dns01"
-	if help, _ := exec.Command("pebble-challtestsrv", "-help").CombinedOutput(); bytes.Contains(help, []byte("-dnsserver")) {
-		flag = "-dnsserver" // newer versions renamed it
+	args := []string{"-management", fmt.Sprintf("127.0.0.1:%d", admin), "-http01", "", "-https01", "", "-tlsalpn01", "", "-defaultIPv4", "127.0.0.1", "-defaultIPv6", ""}
+	help, _ := exec.Command("pebble-challtestsrv", "-help").CombinedOutput()
+	if bytes.Contains(help, []byte("-dnsserver")) { // newer versions
+		args = append(args, "-dnsserver", d.addr, "-doh", "")
+	} else {
+		args = append(args, "-dns01", d.addr)
 	}
-	start(t, "pebble-challtestsrv", exec.Command("pebble-challtestsrv", "-management", fmt.Sprintf("127.0.0.1:%d", admin),
-		flag, d.addr, "-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "", "-defaultIPv4", "127.0.0.1", "-defaultIPv6", ""))
+	start(t, "pebble-challtestsrv", exec.Command("pebble-challtestsrv", args...))
 	waitFor(t, "pebble-challtestsrv", func() error { return dial(fmt.Sprintf("127.0.0.1:%d", admin)) })
 	return d
 }
@@ -236,11 +238,19 @@ func (s *server) start(t testing.TB) {
 
 func (s *server) waitReady(t testing.TB) {
 	t.Helper()
+	if !s.waitReadyOrDead(t) {
+		t.Fatalf("secsy-pki ended: %v\n%s", s.err, s.out)
+	}
+}
+
+// waitReadyOrDead reports whether the server became ready; false means that it ended.
+func (s *server) waitReadyOrDead(t testing.TB) (ready bool) {
+	t.Helper()
 	p := s.process
 	waitFor(t, "secsy-pki", func() error {
 		select {
 		case <-p.done:
-			t.Fatalf("secsy-pki ended: %v\n%s", p.err, p.out)
+			return nil
 		default:
 		}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.operator+"/readyz", nil)
@@ -256,8 +266,10 @@ func (s *server) waitReady(t testing.TB) {
 			b, _ := io.ReadAll(io.LimitReader(res.Body, 1024))
 			return fmt.Errorf("not ready: %s %s", res.Status, b)
 		}
+		ready = true
 		return nil
 	})
+	return ready
 }
 
 // readEnv reads NAME=value lines, quotes taken off.
