@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -65,6 +66,7 @@ type Authority struct {
 	own            map[[32]byte]bool // the SPKI hashes of the issuers
 	log            *slog.Logger
 	metrics        *metrics
+	turn           atomic.Uint64 // whose turn it is among issuers
 
 	mu        sync.Mutex // guards what follows
 	onRevoke  []func(Revoked)
@@ -112,7 +114,7 @@ func (cfg *Config) check() error {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Weak == nil {
-		cfg.Weak = defaultWeak(cfg.Policy)
+		cfg.Weak = DefaultWeak(cfg.Policy)
 	}
 	switch {
 	case !cfg.Policy.Valid():
@@ -127,7 +129,9 @@ func (cfg *Config) check() error {
 	return nil
 }
 
-func defaultWeak(p Policy) *weakkey.Policy {
+// DefaultWeak says which keys are strong enough under a policy, for a Config
+// that adds to it.
+func DefaultWeak(p Policy) *weakkey.Policy {
 	w := weakkey.Certificates()
 	if p == Internal {
 		w.Curves = append(w.Curves, elliptic.P521())

@@ -133,7 +133,7 @@ func TestCSRAsksForExactlyTheNames(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err != nil {
-			refusal(t, err, ca.BadCSR)
+			wantRefusal(t, err, ca.BadCSR)
 			continue
 		}
 		got, err := c.Issue(t.Context(), ca.Request{CSR: der, Identifiers: ids}, c.Store.PlainLedger())
@@ -183,7 +183,7 @@ func TestWeakKeysAreRefusedInTheCSR(t *testing.T) {
 		if r := refusal(t, err, ca.BadCSR); r.Detail == "" {
 			t.Errorf("%s: no detail", name)
 		}
-		refusal(t, c.CheckKey(t.Context(), key.Public()), ca.BadPublicKey)
+		wantRefusal(t, c.CheckKey(t.Context(), key.Public()), ca.BadPublicKey)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestKeyThatMayNotBeCertifiedIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, pub := range map[string]crypto.PublicKey{"blocked": blocked.Public(), "hook": hooked.Public(), "the CA's own": own.Public(), "none": nil} {
-		refusal(t, c.CheckKey(t.Context(), pub), ca.BadPublicKey)
+		wantRefusal(t, c.CheckKey(t.Context(), pub), ca.BadPublicKey)
 		if pub == nil {
 			continue
 		}
@@ -239,7 +239,7 @@ func TestKeyThatMayNotBeCertifiedIsRefused(t *testing.T) {
 	if err := c.CheckKey(t.Context(), fine.Public()); err != nil {
 		t.Error(err)
 	}
-	refusal(t, func() error {
+	wantRefusal(t, func() error {
 		_, err := c.Issue(t.Context(), ca.Request{Identifiers: catest.IDs("a.example")}, c.Store.PlainLedger())
 		return err
 	}(), ca.BadCSR)
@@ -254,7 +254,7 @@ func TestPublicPolicyHasNoEd25519(t *testing.T) {
 	if err := catest.New(t, unlinted).CheckKey(t.Context(), pub); err != nil {
 		t.Error(err)
 	}
-	refusal(t, catest.New(t, public).CheckKey(t.Context(), pub), ca.BadPublicKey)
+	wantRefusal(t, catest.New(t, public).CheckKey(t.Context(), pub), ca.BadPublicKey)
 }
 
 func TestCSRProvesItsKey(t *testing.T) {
@@ -267,7 +267,7 @@ func TestCSRProvesItsKey(t *testing.T) {
 		if _, err := c.CheckCSR(t.Context(), "", der, ids); err == nil {
 			t.Errorf("%s: accepted", name)
 		} else {
-			refusal(t, err, ca.BadCSR)
+			wantRefusal(t, err, ca.BadCSR)
 		}
 	}
 	flipped := bytes.Clone(good)
@@ -303,7 +303,8 @@ func sha1CSR(t testing.TB, name string) []byte {
 		Alg pkix.AlgorithmIdentifier
 		Sig asn1.BitString
 	}{
-		asn1.RawValue{FullBytes: csr.RawTBSCertificateRequest}, pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 1}},
+		asn1.RawValue{FullBytes: csr.RawTBSCertificateRequest},
+		pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 1}},
 		asn1.BitString{Bytes: sig, BitLength: 8 * len(sig)},
 	})
 	if err != nil {

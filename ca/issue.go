@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -104,7 +103,7 @@ func (a *Authority) requestedKey(ctx context.Context, p *Profile, req Request, n
 	return nil, &Refusal{Code: BadCSR, Detail: "a CSR is needed"}
 }
 
-// pickIssuer takes the one asked for, or any active one of the profile.
+// pickIssuer takes the one asked for, or the active ones of the profile in turn.
 // Responder certificates are made for inactive issuers too: their status must
 // be signed for as long as their certificates live.
 func (a *Authority) pickIssuer(p *Profile, want IssuerID) (*issuer, error) {
@@ -122,7 +121,7 @@ func (a *Authority) pickIssuer(p *Profile, want IssuerID) (*issuer, error) {
 	if p.kind == kindResponder && want == "" && len(fit) > 1 {
 		return nil, fmt.Errorf("profile %q: whose responder it is must be said", p.Name)
 	}
-	return fit[rand.IntN(len(fit))], nil
+	return fit[a.turn.Add(1)%uint64(len(fit))], nil
 }
 
 func (i *issuer) validAt(now time.Time) bool {

@@ -49,6 +49,11 @@ func refusal(t *testing.T, err error, code ca.Code) *ca.Refusal {
 	return r
 }
 
+func wantRefusal(t *testing.T, err error, code ca.Code) {
+	t.Helper()
+	_ = refusal(t, err, code)
+}
+
 // only returns the one record of a store.
 func only(t *testing.T, s *catest.Store) ca.Record {
 	t.Helper()

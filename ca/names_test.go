@@ -187,7 +187,7 @@ func TestProfileLimitsNames(t *testing.T) {
 			t.Errorf("%s: %v: %v", tt.profile, tt.names, err)
 		}
 		if tt.code != "" {
-			refusal(t, err, tt.code)
+			wantRefusal(t, err, tt.code)
 		}
 	}
 }
@@ -195,8 +195,13 @@ func TestProfileLimitsNames(t *testing.T) {
 func TestNormalizingLowersAndLeavesOutRepetitions(t *testing.T) {
 	t.Parallel()
 	got := ca.NormalizeIdentifiers([]ca.Identifier{
-		{Type: ca.DNS, Value: "B.Example"}, {Type: ca.DNS, Value: "a.example"}, {Type: ca.DNS, Value: "b.example"},
-		{Type: ca.IP, Value: "2001:DB8:0::1"}, {Type: ca.IP, Value: "2001:db8::1"}, {Type: ca.DNS, Value: "\u212a.example"}, {Type: ca.IP, Value: "x"},
+		{Type: ca.DNS, Value: "B.Example"},
+		{Type: ca.DNS, Value: "a.example"},
+		{Type: ca.DNS, Value: "b.example"},
+		{Type: ca.IP, Value: "2001:DB8:0::1"},
+		{Type: ca.IP, Value: "2001:db8::1"},
+		{Type: ca.DNS, Value: "\u212a.example"},
+		{Type: ca.IP, Value: "x"},
 	})
 	want := []ca.Identifier{
 		{Type: ca.DNS, Value: "b.example"},

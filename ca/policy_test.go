@@ -236,7 +236,7 @@ func TestRequestedDatesAreWithinTheProfile(t *testing.T) {
 			t.Errorf("%s: %s to %s: %v", tt.profile, tt.before, tt.after, err)
 		}
 		if err != nil {
-			refusal(t, err, ca.BadValidity)
+			wantRefusal(t, err, ca.BadValidity)
 		}
 	}
 	req := catest.Request(t, "www.example.com")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,7 +31,7 @@ func TestOnlySomeReasonsRevoke(t *testing.T) {
 			}
 			continue
 		}
-		refusal(t, err, ca.BadReason)
+		wantRefusal(t, err, ca.BadReason)
 		if rec.Revoked() {
 			t.Errorf("reason %d revoked all the same", reason)
 		}
@@ -103,8 +104,8 @@ func TestBlockedKeyGetsNoCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.Issue(t.Context(), req, c.Store.PlainLedger())
-	refusal(t, err, ca.BadCSR)
-	refusal(t, c.CheckKey(t.Context(), parse(t, got.DER).PublicKey), ca.BadPublicKey)
+	wantRefusal(t, err, ca.BadCSR)
+	wantRefusal(t, c.CheckKey(t.Context(), parse(t, got.DER).PublicKey), ca.BadPublicKey)
 }
 
 func TestRecordOfWantsEveryOctet(t *testing.T) {
@@ -125,7 +126,7 @@ func TestRecordOfWantsEveryOctet(t *testing.T) {
 		}
 	}
 	_, err := c.RecordOf(t.Context(), []byte("no certificate"))
-	refusal(t, err, ca.BadCertificate)
+	wantRefusal(t, err, ca.BadCertificate)
 }
 
 func TestRunAbandonsWhatTheDeadLeft(t *testing.T) {
@@ -140,19 +141,19 @@ func TestRunAbandonsWhatTheDeadLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		told := 0
-		c.OnRevoke(func(ca.Revoked) { told++ })
+		var told atomic.Int32
+		c.OnRevoke(func(ca.Revoked) { told.Add(1) })
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- c.Run(ctx) }()
 		time.Sleep(80 * time.Second)
-		if told != 0 {
-			t.Errorf("%d abandoned under a running lease", told)
+		if told.Load() != 0 {
+			t.Errorf("%d abandoned under a running lease", told.Load())
 		}
 		time.Sleep(time.Minute)
 		stop()
-		if err := <-done; err != nil || told != left {
-			t.Errorf("%d abandoned, error %v", told, err)
+		if err := <-done; err != nil || told.Load() != left {
+			t.Errorf("%d abandoned, error %v", told.Load(), err)
 		}
 		for _, r := range c.Store.Records() {
 			if r.State != ca.Abandoned || !r.Revoked() {
