@@ -24,6 +24,7 @@ func TestEngines(t *testing.T) {
 		{"engine", storetest.Engine},
 		{"audit", storetest.Audit},
 		{"ca", storetest.CA},
+		{"acme", storetest.ACME},
 		{"status", storetest.Status},
 	}
 	for _, engine := range engines {
