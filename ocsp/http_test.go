@@ -83,14 +83,14 @@ func TestDoubleSlashInBase64IsNotRedirected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	// HTTP/1.0 and without Host, as old clients are.
 	fmt.Fprintf(conn, "GET /ocsp/%s//// HTTP/1.0\r\n\r\n", base64.StdEncoding.EncodeToString(id))
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK || !bytes.Equal(body, malformedRequest.der()) || resp.ContentLength != 5 {
 		t.Errorf("HTTP %d %x %v", resp.StatusCode, body, err)
@@ -112,7 +112,7 @@ func TestHeadTellsTheLength(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer resp.Body.Close()
+		defer func() { _ = resp.Body.Close() }()
 		if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != responseType {
 			t.Errorf("%s: HTTP %d, %v", method, resp.StatusCode, resp.Header)
 		}

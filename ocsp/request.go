@@ -174,7 +174,8 @@ func minimal(n []byte) bool {
 	if len(n) < 2 {
 		return len(n) == 1
 	}
-	return !(n[0] == 0 && n[1]&0x80 == 0 || n[0] == 0xff && n[1]&0x80 != 0)
+	padded := n[0] == 0 && n[1]&0x80 == 0 || n[0] == 0xff && n[1]&0x80 != 0
+	return !padded
 }
 
 func hashOf(oid asn1.ObjectIdentifier) crypto.Hash {
