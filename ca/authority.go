@@ -74,7 +74,7 @@ type Authority struct {
 }
 
 // New checks cfg as a whole and returns the Authority. It makes one throwaway
-// key for each active issuer, to lint with.
+// key for each issuer, to lint with.
 func New(cfg Config) (*Authority, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err

@@ -15,66 +15,69 @@ func public(cfg *ca.Config) {
 	cfg.Policy = ca.Public
 }
 
+var longLabel = strings.Repeat("a", 63)
+
+// dnsNames are dns identifiers, and whether each policy allows them.
+var dnsNames = []struct {
+	name             string
+	internal, public bool
+}{
+	{"www.example.com", true, true},
+	{"*.example.com", true, true},
+	{"xn--bcher-kva.example.com", true, true},
+	{"a.b.c.d.e.f.example.co.uk", true, true},
+	{"1.example.com", true, true},
+	{"1-2--3.example.com", true, true},
+	{"foo.github.io", true, true},
+	{"*.github.io", true, true}, // a private suffix is its owner's to cover
+	{longLabel + ".example.com", true, true},
+	// Names of a private network.
+	{"printer", true, false},
+	{"printer.local", true, false},
+	{"db.corp.internal", true, false},
+	{"*.corp.internal", true, false},
+	{"host.home.arpa", true, false},
+	{"1.2.0.192.in-addr.arpa", true, false},
+	{"ab--cd.example.com", true, false},
+	{"com", true, false},
+	{"co.uk", true, false},
+	{"*.co.uk", true, false},
+	{"*.com", false, false},
+	// No names at all.
+	{"", false, false},
+	{".", false, false},
+	{"*", false, false},
+	{"*.", false, false},
+	{"example.com.", false, false},
+	{".example.com", false, false},
+	{"www..example.com", false, false},
+	{"WWW.example.com", false, false},
+	{"www.exa_mple.com", false, false},
+	{"_acme-challenge.example.com", false, false},
+	{"-www.example.com", false, false},
+	{"www-.example.com", false, false},
+	{"w*.example.com", false, false},
+	{"www.*.example.com", false, false},
+	{"*.*.example.com", false, false},
+	{"bücher.example.com", false, false},
+	{"xn--.example.com", false, false},
+	{"xn--a.example.com", false, false},
+	{"xn--zzzzzzzzzzzzzzzzzzzzzzzz.example.com", false, false},
+	{"www.example.com\x00.evil.example", false, false},
+	{"www example.com", false, false},
+	{"192.0.2.1", false, false},
+	{"2001:db8::1", false, false},
+	{"1.2.3", false, false},
+	{"example.123", false, false},
+	{"*.192.0.2.1", false, false},
+	{longLabel + "a.example.com", false, false},
+	{strings.Repeat("a.", 124) + "example.com", false, false},
+}
+
 func TestNamesAreRefusedByPolicy(t *testing.T) {
 	t.Parallel()
 	internal, pub := catest.New(t, unlinted), catest.New(t, public)
-	long := strings.Repeat("a", 63)
-	const yes, no = true, false
-	for _, tt := range []struct {
-		name             string
-		internal, public bool
-	}{
-		{"www.example.com", yes, yes},
-		{"*.example.com", yes, yes},
-		{"xn--bcher-kva.example.com", yes, yes},
-		{"a.b.c.d.e.f.example.co.uk", yes, yes},
-		{"1.example.com", yes, yes},
-		{"1-2--3.example.com", yes, yes},
-		{"foo.github.io", yes, yes},
-		{"*.github.io", yes, yes}, // a private suffix is its owner's to cover
-		{long + ".example.com", yes, yes},
-		// Names of a private network.
-		{"printer", yes, no},
-		{"printer.local", yes, no},
-		{"db.corp.internal", yes, no},
-		{"*.corp.internal", yes, no},
-		{"host.home.arpa", yes, no},
-		{"1.2.0.192.in-addr.arpa", yes, no},
-		{"ab--cd.example.com", yes, no},
-		{"com", yes, no},
-		{"co.uk", yes, no},
-		{"*.co.uk", yes, no},
-		{"*.com", no, no},
-		// No names at all.
-		{"", no, no},
-		{".", no, no},
-		{"*", no, no},
-		{"*.", no, no},
-		{"example.com.", no, no},
-		{".example.com", no, no},
-		{"www..example.com", no, no},
-		{"WWW.example.com", no, no},
-		{"www.exa_mple.com", no, no},
-		{"_acme-challenge.example.com", no, no},
-		{"-www.example.com", no, no},
-		{"www-.example.com", no, no},
-		{"w*.example.com", no, no},
-		{"www.*.example.com", no, no},
-		{"*.*.example.com", no, no},
-		{"bücher.example.com", no, no},
-		{"xn--.example.com", no, no},
-		{"xn--a.example.com", no, no},
-		{"xn--zzzzzzzzzzzzzzzzzzzzzzzz.example.com", no, no},
-		{"www.example.com\x00.evil.example", no, no},
-		{"www example.com", no, no},
-		{"192.0.2.1", no, no},
-		{"2001:db8::1", no, no},
-		{"1.2.3", no, no},
-		{"example.123", no, no},
-		{"*.192.0.2.1", no, no},
-		{long + "a.example.com", no, no},
-		{strings.Repeat("a.", 124) + "example.com", no, no},
-	} {
+	for _, tt := range dnsNames {
 		ids := []ca.Identifier{{Type: ca.DNS, Value: tt.name}}
 		for policy, c := range map[string]*catest.CA{"internal": internal, "public": pub} {
 			want := tt.internal
@@ -92,6 +95,22 @@ func TestNamesAreRefusedByPolicy(t *testing.T) {
 			}
 		}
 	}
+}
+
+// No name that a policy allows fails at the linter, which speaks to operators only.
+func TestAllowedNamesPassTheLinter(t *testing.T) {
+	t.Parallel()
+	internal, pub := catest.New(t), catest.New(t, func(cfg *ca.Config) { cfg.Policy = ca.Public })
+	for _, tt := range dnsNames {
+		if tt.internal {
+			internal.Certificate(t, tt.name)
+		}
+		if tt.public {
+			pub.Certificate(t, tt.name)
+		}
+	}
+	internal.Certificate(t, "10.1.2.3", "127.0.0.1", "::1", "fd00::1", "2001:db8::1", "169.254.169.254")
+	pub.Certificate(t, "8.8.8.8", "2606:4700::1111")
 }
 
 func TestAddressesAreRefusedByPolicy(t *testing.T) {

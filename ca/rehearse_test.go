@@ -33,14 +33,15 @@ func TestWhatAProfileMaySayCanBeIssued(t *testing.T) {
 		profiles["key-"+string(alg)] = ca.Profile{KeyAlgorithms: []keys.Algorithm{alg}, KeyUsages: []string{"digitalSignature", "keyEncipherment"}}
 	}
 	for _, policy := range []ca.Policy{ca.Internal, ca.Public} {
-		base := catest.New(t, func(cfg *ca.Config) { cfg.Policy = policy })
+		linter := catest.Linter(t, policy)
+		base := catest.New(t, func(cfg *ca.Config) { cfg.Policy, cfg.Linter = policy, linter })
 		let := 0
 		for name, p := range profiles {
 			if p.Name = name; p.Validity == 0 {
 				p.Validity = 90 * day
 			}
 			a, err := ca.New(ca.Config{
-				Issuers: base.Issuers(), Profiles: []ca.Profile{p}, Policy: policy, Store: base.Store, Linter: catest.Linter(t, policy),
+				Issuers: base.Issuers(), Profiles: []ca.Profile{p}, Policy: policy, Store: base.Store, Linter: linter,
 			})
 			if err != nil {
 				if policy == ca.Internal {

@@ -23,7 +23,7 @@ import (
 // An issuer is an Issuer with what it needs to make drafts.
 type issuer struct {
 	*Issuer
-	drafter *drafter // nil if the issuer is not active and needs none yet
+	drafter *drafter
 }
 
 // A drafter signs drafts in the place of one issuer's key: with a throwaway
