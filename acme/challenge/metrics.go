@@ -1,0 +1,43 @@
+package challenge
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/secsy-pki/secsy-pki/acme"
+)
+
+type metrics struct {
+	queries *prometheus.CounterVec
+	took    *prometheus.HistogramVec
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		queries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "secsy_challenge_dns_queries_total",
+			Help: "Tries of DNS queries for validations, by record type and outcome.",
+		}, []string{"type", "outcome"}),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "secsy_challenge_validation_seconds",
+			Help:    "How long attempts at validation took, by challenge type.",
+			Buckets: []float64{.01, .03, .1, .3, 1, 3, 10, 30},
+		}, []string{"type"}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.queries, m.took} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("registering validation metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) observe(r acme.ValidationRecord) {
+	if r.Type == acme.HTTP01 || r.Type == acme.DNS01 { // a closed set
+		m.took.WithLabelValues(string(r.Type)).Observe(r.Took.Seconds())
+	}
+}
