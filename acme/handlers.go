@@ -174,12 +174,16 @@ func (s *Server) recovered(w *answer, r *http.Request, endpoint string) {
 func (s *Server) fail(w *answer, r *http.Request, err error) string {
 	p := translate(err)
 	s.logProblem(r, p, err)
+	peer.Annotate(r.Context(), "problem", string(p.Type))
 	if w.begun {
 		return string(p.Type)
 	}
 	h := w.Header()
 	if p.RetryAfter > 0 {
 		h.Set("Retry-After", seconds(p.RetryAfter))
+	}
+	if p.Type == RateLimited && p.status() == http.StatusTooManyRequests && s.cfg.Website != "" {
+		h.Add("Link", link(s.cfg.Website, "help")) // RFC 8555 §6.6
 	}
 	if p.Location != "" {
 		h.Set("Location", p.Location)

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	jose "github.com/go-jose/go-jose/v4"
+
+	"github.com/secsy-pki/secsy-pki/peer"
 )
 
 // A request is a JWS that held: its signature, its url and its nonce.
@@ -117,6 +119,7 @@ func (s *Server) verifyByAccount(r *http.Request, m *message) (request, error) {
 	if err != nil {
 		return request{}, err
 	}
+	peer.Annotate(r.Context(), "account", a.ID)
 	req.account, req.thumbprint = a, a.Thumbprint
 	return req, mustBeValid(a)
 }

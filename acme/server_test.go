@@ -3,6 +3,7 @@ package acme_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -17,6 +18,8 @@ import (
 	"encoding/asn1"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -33,6 +36,7 @@ import (
 	"github.com/secsy-pki/secsy-pki/ca/catest"
 	"github.com/secsy-pki/secsy-pki/keys"
 	"github.com/secsy-pki/secsy-pki/keys/keystest"
+	"github.com/secsy-pki/secsy-pki/store"
 )
 
 func TestIssuesToTheCommonGoClient(t *testing.T) {
@@ -585,6 +589,9 @@ func TestOpenOrdersAreCapped(t *testing.T) {
 	r := c.post(w.url("new-order"), dns("c.example.com")).problem(429, "rateLimited")
 	if s, err := strconv.Atoi(r.header.Get("Retry-After")); err != nil || s < 1 || s > 600 {
 		t.Errorf("Retry-After is %q", r.header.Get("Retry-After"))
+	}
+	if !slices.Contains(r.header["Link"], `<https://ca.example/>;rel="help"`) {
+		t.Errorf("Link is %q", r.header["Link"])
 	}
 	c.post(first.strs("authorizations")[0], map[string]any{"status": "deactivated"}).want(200)
 	c.order("c.example.com")
@@ -1211,5 +1218,74 @@ func TestProxyHeadersDoNotMoveTheLinks(t *testing.T) {
 	_ = resp.Body.Close()
 	if resp.StatusCode != 403 || strings.Contains(fmt.Sprint(resp.Header), "evil") {
 		t.Errorf("%d %v", resp.StatusCode, resp.Header)
+	}
+}
+
+// panicking is a store with a fault of ours.
+type panicking struct{ acme.Store }
+
+func (panicking) AccountByKey(context.Context, string) (acme.Account, error) { panic("secret inside") }
+
+func TestFaultsOfOursSayNothingToStrangers(t *testing.T) {
+	t.Parallel()
+	var logged safeBuffer
+	w := newWorld(t, func(c *acme.Config) {
+		c.Store = panicking{c.Store}
+		c.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+	})
+	r := w.stranger().post(w.url("new-account"), map[string]any{}).problem(500, "serverInternal")
+	if bytes.Contains(r.body, []byte("secret")) || !strings.Contains(logged.String(), "secret inside") {
+		t.Errorf("body: %s\nlog: %s", r.body, logged.String())
+	}
+}
+
+type safeBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// What a validation, a refusal or a change leaves behind is in the audit log.
+func TestFactsAreInTheAuditLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.client()
+	w.validator.fail("bad.example.com", &acme.Problem{Type: acme.Connection, Detail: "refused"})
+	_, r := c.order("bad.example.com")
+	c.prove(r.strs("authorizations")[0], "http-01")
+	c.issue("a.example.com")
+	_, open := c.order("b.example.com")
+	c.post(open.strs("authorizations")[0], map[string]any{"status": "deactivated"}).want(200)
+	c.post(c.kid, map[string]any{"contact": []string{"mailto:a@example.com"}}).want(200)
+	c.post(c.kid, map[string]any{"status": "deactivated"}).want(200)
+	got := map[string]int{}
+	entries, err := store.NewAudit(w.db).Pending(t.Context(), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Actor, "acme:account/") {
+			t.Errorf("actor of %s is %s", e.Action, e.Actor)
+		}
+		got[e.Action]++
+	}
+	want := map[string]int{
+		"account.created": 1, "account.updated": 1, "account.deactivated": 1,
+		"authorization.validated": 1, "authorization.failed": 1, "authorization.deactivated": 1,
+		ca.ActionIntended: 1, ca.ActionIssued: 1,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("entries: %v; want %v", got, want)
 	}
 }
