@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -188,12 +189,21 @@ func (s *Server) claim(o Order, due time.Time) Claim {
 // written, or the recovery will write, what becomes of the order.
 var errBegun = errors.New("issuance was begun")
 
-// issue makes one attempt, in a time of its own.
-func (s *Server) issue(ctx context.Context, o Order) error {
+// issue makes one attempt, in a time of its own. A panic ends the attempt, not
+// the process: the recovery finds the order.
+func (s *Server) issue(ctx context.Context, o Order) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.IssueTimeout)
 	defer cancel()
 	led := &ledger{s: s, order: o}
-	_, err := s.ca.Issue(ctx, ca.Request{
+	defer func() {
+		if v := recover(); v != nil {
+			s.log.ErrorContext(ctx, "panic in issuance", slog.String("order", o.ID), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+			if err = errPanic; led.begun {
+				err = errors.Join(errBegun, err)
+			}
+		}
+	}()
+	_, err = s.ca.Issue(ctx, ca.Request{
 		Profile: o.Profile, CSR: o.CSR, Identifiers: o.Identifiers, NotBefore: o.NotBefore, NotAfter: o.NotAfter,
 		Requester: requester(ctx, actor(o.AccountID)),
 	}, led)
@@ -308,6 +318,8 @@ func (s *Server) resumeOnce(ctx context.Context, o Order) error {
 	}
 	return s.issue(ctx, o)
 }
+
+var errPanic = errors.New("issuance panicked")
 
 var errAttempts = errors.New("no attempts left")
 

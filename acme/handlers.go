@@ -3,6 +3,7 @@ package acme
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -162,7 +163,7 @@ func (s *Server) recovered(w *answer, r *http.Request, endpoint string) {
 	if v == nil {
 		return
 	}
-	if v == http.ErrAbortHandler { //nolint:errorlint // a sentinel of net/http, panicked with as it is
+	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(v)
 	}
 	s.log.ErrorContext(r.Context(), "panic in ACME handler", slog.Any("panic", v), slog.String("stack", string(debug.Stack())))

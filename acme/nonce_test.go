@@ -32,7 +32,7 @@ func TestNonceIsGoodOnceAndWithinTheWindow(t *testing.T) {
 	n := mustNonces(t, window, 100)
 	var issued []string
 	used := map[int]bool{}
-	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's dice
+	r := rand.New(rand.NewPCG(1, 2))
 	for range 5000 {
 		if len(issued) == 0 || r.IntN(3) > 0 {
 			issued = append(issued, mustIssue(t, n))

@@ -56,9 +56,6 @@ func (o Order) At(now time.Time) Order {
 	return o
 }
 
-// Final reports whether the order will never change again.
-func (o Order) Final() bool { return o.Status == OrderValid || o.Status == OrderInvalid }
-
 // sameCSR reports whether the order was finalized with the CSR of that hash.
 func (o Order) sameCSR(hash string) bool { return o.CSRHash != "" && o.CSRHash == hash }
 

@@ -157,8 +157,8 @@ func (s *Server) verified(r *http.Request, m *message, key *jose.JSONWebKey) (re
 func accountKey(a Account) (*jose.JSONWebKey, error) {
 	k, err := parseKey(a.Key)
 	if err != nil {
-		// Not a problem of the client's.
-		return nil, fmt.Errorf("reading key of account %s: %v", a.ID, err) //nolint:errorlint // a Problem inside must not reach the client
+		// Not wrapped: the problem inside is not the client's.
+		return nil, errors.New("reading key of account " + a.ID + ": " + err.Error())
 	}
 	return k, nil
 }

@@ -405,7 +405,7 @@ func TestWeakAccountKeysAreRefused(t *testing.T) {
 	}
 	c.key = small
 	c.post(w.url("new-account"), map[string]any{}).problem(400, "badPublicKey")
-	jwk := map[string]any{"kty": "EC", "crv": "P-224", "x": b64(p224.X.FillBytes(make([]byte, 28))), "y": b64(p224.Y.FillBytes(make([]byte, 28)))} //nolint:staticcheck // a key that has no JWK otherwise
+	jwk := jwkOf(p224.Public())
 	c.key = newKey(t)
 	for name, jwk := range map[string]map[string]any{
 		"P-224":        jwk,
@@ -809,7 +809,7 @@ func TestChallengeIsAnsweredOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.client()
-	release := w.validator.holdBack("a.example.com")
+	held := w.validator.holdBack("a.example.com")
 	_, r := c.order("a.example.com")
 	authz := r.strs("authorizations")[0]
 	ch := c.challengeURL(authz, "http-01")
@@ -821,7 +821,7 @@ func TestChallengeIsAnsweredOnce(t *testing.T) {
 		t.Errorf("challenge is %s", again)
 	}
 	c.post(c.challengeURL(authz, "dns-01"), map[string]any{}).problem(400, "malformed")
-	release()
+	close(held.released)
 	c.await(authz, "valid")
 	c.post(ch, map[string]any{}).want(200)
 	if n := w.validator.seen("a.example.com"); n != 1 {
@@ -1178,13 +1178,11 @@ func TestRunFinishesIssuancesAndGivesValidationsBack(t *testing.T) {
 	u, r := c.ready("a.example.com")
 	hold := w.ca.Keys.Hold()
 	c.post(r.str("finalize"), csrBody(catest.CSR(t, newKey(t), "a.example.com"))).want(200)
-	w.validator.holdBack("slow.example.com")
+	held := w.validator.holdBack("slow.example.com")
 	_, slow := c.order("slow.example.com")
 	authz := slow.strs("authorizations")[0]
 	c.post(c.challengeURL(authz, "http-01"), map[string]any{}).want(200)
-	for w.validator.seen("slow.example.com") == 0 {
-		c.get(authz).want(200)
-	}
+	<-held.entered
 	go hold.Release()
 	w.stop()
 	if got := c.get(u).str("status"); got != "valid" {
@@ -1219,6 +1217,33 @@ func TestProxyHeadersDoNotMoveTheLinks(t *testing.T) {
 	if resp.StatusCode != 403 || strings.Contains(fmt.Sprint(resp.Header), "evil") {
 		t.Errorf("%d %v", resp.StatusCode, resp.Header)
 	}
+}
+
+// panickingCA fails in the worst way, once.
+type panickingCA struct {
+	acme.CA
+	once sync.Once
+}
+
+func (p *panickingCA) Issue(ctx context.Context, req ca.Request, led ca.Ledger) (ca.Certificate, error) {
+	p.once.Do(func() { panic("in the middle") })
+	return p.CA.Issue(ctx, req, led)
+}
+
+func TestPanicInIssuanceIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *acme.Config) { c.CA = &panickingCA{CA: c.CA} })
+	c := w.client()
+	u, r := c.ready("a.example.com")
+	got := c.post(r.str("finalize"), csrBody(catest.CSR(t, newKey(t), "a.example.com"))).want(200)
+	if got.str("status") != "processing" {
+		t.Errorf("order is %s", got.str("status"))
+	}
+	w.clock.advance(time.Hour)
+	if err := w.server.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.await(u, "valid")
 }
 
 // panicking is a store with a fault of ours.

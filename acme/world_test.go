@@ -10,11 +10,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/acme"
+	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/ca/catest"
 	"github.com/secsy-pki/secsy-pki/store"
@@ -30,6 +32,7 @@ type world struct {
 	ca        *catest.CA
 	db        *store.DB
 	store     *store.ACME
+	watched   *watched
 	validator *validator
 	clock     *clock
 	stop      func() // ends Run and waits for it
@@ -56,7 +59,7 @@ func (c *clock) advance(d time.Duration) {
 type validator struct {
 	mu    sync.Mutex // guards all
 	wrong map[string]*acme.Problem
-	hold  map[string]chan struct{}
+	hold  map[string]*hold
 	calls []acme.Validation
 }
 
@@ -66,8 +69,9 @@ func (v *validator) Validate(ctx context.Context, q acme.Validation) (acme.Valid
 	p, hold := v.wrong[q.Identifier.Value], v.hold[q.Identifier.Value]
 	v.mu.Unlock()
 	if hold != nil {
+		hold.enter()
 		select {
-		case <-hold:
+		case <-hold.released:
 		case <-ctx.Done():
 		}
 	}
@@ -80,12 +84,19 @@ func (v *validator) fail(name string, p *acme.Problem) {
 	v.wrong[name] = p
 }
 
-func (v *validator) holdBack(name string) (release func()) {
+// A hold keeps validations waiting; entered is closed when one does.
+type hold struct {
+	entered, released chan struct{}
+	enter             func()
+}
+
+func (v *validator) holdBack(name string) *hold {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	ch := make(chan struct{})
-	v.hold[name] = ch
-	return func() { close(ch) }
+	h := &hold{entered: make(chan struct{}), released: make(chan struct{})}
+	h.enter = sync.OnceFunc(func() { close(h.entered) })
+	v.hold[name] = h
+	return h
 }
 
 func (v *validator) seen(name string) (n int) {
@@ -103,9 +114,10 @@ func newWorld(t *testing.T, options ...func(*acme.Config)) *world {
 	t.Helper()
 	w := &world{
 		t: t, db: storetest.SQLite(t), clock: &clock{},
-		validator: &validator{wrong: map[string]*acme.Problem{}, hold: map[string]chan struct{}{}},
+		validator: &validator{wrong: map[string]*acme.Problem{}, hold: map[string]*hold{}},
 	}
 	w.store = store.NewACME(w.db)
+	w.watched = &watched{Store: w.store, moved: make(chan struct{})}
 	w.ca = catest.New(t, func(c *ca.Config) { c.Store = store.NewCA(w.db) })
 	srv := httptest.NewUnstartedServer(nil)
 	w.base = "https://" + srv.Listener.Addr().String()
@@ -114,7 +126,7 @@ func newWorld(t *testing.T, options ...func(*acme.Config)) *world {
 		t.Fatal(err)
 	}
 	cfg := acme.Config{
-		BaseURL: base, Store: w.store, CA: w.ca.Authority, Validator: w.validator, Logger: slog.New(slog.DiscardHandler), Clock: w.clock.now,
+		BaseURL: base, Store: w.watched, CA: w.ca.Authority, Validator: w.validator, Logger: slog.New(slog.DiscardHandler), Clock: w.clock.now,
 		CAAIdentities: []string{"ca.example"}, Website: "https://ca.example/",
 	}
 	for _, o := range options {
@@ -200,20 +212,57 @@ func (c *client) prove(authz, typ string) *reply {
 // await reads until the object has one of the states.
 func (c *client) await(url string, states ...string) *reply {
 	c.t.Helper()
-	for range 2000 {
-		r := c.get(url).want(200)
-		for _, s := range states {
-			if r.str("status") == s {
-				return r
-			}
+	for {
+		moved := c.w.watched.next()
+		if r := c.get(url).want(200); slices.Contains(states, r.str("status")) {
+			return r
 		}
 		select {
+		case <-moved:
 		case <-c.t.Context().Done():
-		case <-time.After(5 * time.Millisecond):
+			c.t.Fatalf("%s never became one of %v", url, states)
 		}
 	}
-	c.t.Fatalf("%s never became one of %v", url, states)
-	return nil
+}
+
+// A watched store tells when something in the background moved.
+type watched struct {
+	acme.Store
+	mu    sync.Mutex // guards moved
+	moved chan struct{}
+}
+
+func (w *watched) next() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.moved
+}
+
+func (w *watched) tell() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.moved)
+	w.moved = make(chan struct{})
+}
+
+func (w *watched) FinishValidation(ctx context.Context, v acme.Validated, e audit.Entry) error {
+	defer w.tell()
+	return w.Store.FinishValidation(ctx, v, e)
+}
+
+func (w *watched) CommitIssue(ctx context.Context, id string, in ca.Intent, c ca.Certificate, purge time.Time) error {
+	defer w.tell()
+	return w.Store.CommitIssue(ctx, id, in, c, purge)
+}
+
+func (w *watched) AbortIssue(ctx context.Context, id string, in ca.Intent, cause error, v acme.Verdict) error {
+	defer w.tell()
+	return w.Store.AbortIssue(ctx, id, in, cause, v)
+}
+
+func (w *watched) Settle(ctx context.Context, id, intent string, v acme.Verdict, e *audit.Entry) error {
+	defer w.tell()
+	return w.Store.Settle(ctx, id, intent, v, e)
 }
 
 // ready makes an order whose names are all proven.

@@ -101,7 +101,7 @@ func problemJSON(p *acme.Problem) string {
 
 func readProblem(s string) (*acme.Problem, error) {
 	if s == "" {
-		return nil, nil //nolint:nilnil // no problem is no error
+		return nil, nil
 	}
 	var p acme.Problem
 	if err := json.Unmarshal([]byte(s), &p); err != nil {
