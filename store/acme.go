@@ -539,14 +539,20 @@ func (s *ACME) Sweep(ctx context.Context, w acme.Sweep) (int, error) {
 			q    string
 			args []any
 		}{
-			{`UPDATE acme_orders SET status = 'invalid', error = $1, sweep_at = $2 WHERE status IN ('pending', 'ready') AND id IN
+			{
+				`UPDATE acme_orders SET status = 'invalid', error = $1, sweep_at = $2 WHERE status IN ('pending', 'ready') AND id IN
 				(SELECT o.id FROM acme_orders o WHERE o.status IN ('pending', 'ready') AND o.status <> 'processing' AND o.sweep_at <= $3 ORDER BY o.sweep_at LIMIT $4)`,
-				[]any{problemJSON(&w.Closing.Error), micros(w.Closing.PurgeAt), now, limit}},
-			{`DELETE FROM acme_orders WHERE status IN ('valid', 'invalid') AND id IN
+				[]any{problemJSON(&w.Closing.Error), micros(w.Closing.PurgeAt), now, limit},
+			},
+			{
+				`DELETE FROM acme_orders WHERE status IN ('valid', 'invalid') AND id IN
 				(SELECT o.id FROM acme_orders o WHERE o.status IN ('valid', 'invalid') AND o.status <> 'processing' AND o.sweep_at <= $1 ORDER BY o.sweep_at LIMIT $2)`,
-				[]any{now, limit}},
-			{`DELETE FROM acme_authzs WHERE id IN (SELECT z.id FROM acme_authzs z WHERE z.purge_at <= $1 ORDER BY z.purge_at LIMIT $2)`,
-				[]any{now, limit}},
+				[]any{now, limit},
+			},
+			{
+				`DELETE FROM acme_authzs WHERE id IN (SELECT z.id FROM acme_authzs z WHERE z.purge_at <= $1 ORDER BY z.purge_at LIMIT $2)`,
+				[]any{now, limit},
+			},
 		} {
 			n, err := tx.Exec(ctx, step.q, step.args...)
 			if err != nil {
