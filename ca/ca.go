@@ -136,8 +136,9 @@ type Revocation struct {
 // Begin claims by compare-and-swap before any key is used; its error means that
 // nothing may be signed. Commit fails with ErrLeaseLost if the intent is no
 // longer pending. Abort with an error matching keys.ErrBusy leaves the edge's
-// state as before Begin and the intent void; with any other error the intent is
-// abandoned and the edge's request failed.
+// request to be tried again and the intent void; with any other error the intent
+// is abandoned, and the edge says whether its request is tried again under a new
+// serial or failed.
 type Ledger interface {
 	Begin(ctx context.Context, in Intent) error
 	Commit(ctx context.Context, in Intent, c Certificate) error
