@@ -47,5 +47,8 @@ integration: build ## the built program against real clients and databases
 
 bench: bench-store ## all benchmarks against the bare limit
 
+bench-store: ## SQLite: shared commits against one commit each
+	$(GO) run ./store/storetest/storebench -dir .
+
 clean: ## what was built
 	rm -rf bin

@@ -94,7 +94,7 @@ func newApp(o Options) *app {
 // it opened is closed by close, however far it came.
 func (a *app) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.openStore, a.openKeys, a.openIssuers, a.buildAuthority,
+		a.openKeys, a.openIssuers, a.openStore, a.buildAuthority,
 		a.buildStatus, a.buildACME, a.buildAdmin, a.buildCertificate, a.buildFront,
 		a.prepare,
 	} {

@@ -112,7 +112,7 @@ func (a *app) recover(ctx context.Context) error {
 		return fmt.Errorf("recovering: %w", err)
 	}
 	if n > 0 {
-		a.log.Warn("abandoned issuances that an earlier run left unfinished; their orders are issued anew", "count", n)
+		a.log.WarnContext(ctx, "abandoned issuances that an earlier run left unfinished; their orders are issued anew", "count", n)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func (a *app) openStore(ctx context.Context) error {
 		return fmt.Errorf("migrating the database: %w", err)
 	}
 	if len(applied) > 0 {
-		a.log.Info("migrated the database", "applied", strings.Join(applied, " "))
+		a.log.InfoContext(ctx, "migrated the database", "applied", strings.Join(applied, " "))
 	}
 	a.engine = engine
 	if a.opts.Wrap.Engine != nil {

@@ -15,7 +15,7 @@ func (a *app) watchReload(ctx context.Context) {
 			return
 		case <-a.opts.Reload:
 			if err := a.reload(); err != nil {
-				a.log.Error("reloading: everything stays as it was", "error", err)
+				a.log.ErrorContext(ctx, "reloading: everything stays as it was", "error", err)
 			}
 		}
 	}

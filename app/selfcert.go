@@ -126,7 +126,7 @@ func (s *selfCert) prepare(ctx context.Context) error {
 		return nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		s.log.Info("the https certificate on file is not used", "reason", err)
+		s.log.InfoContext(ctx, "the https certificate on file is not used", "reason", err)
 	}
 	return s.renew(ctx, key)
 }
@@ -232,9 +232,9 @@ func (s *selfCert) renew(ctx context.Context, key keys.Key) error {
 	s.current.Store(c)
 	if err := s.save(c); err != nil {
 		// It serves from memory; the next start only has to ask for another.
-		s.log.Error("keeping the https certificate", "error", err)
+		s.log.ErrorContext(ctx, "keeping the https certificate", "error", err)
 	}
-	s.log.Info("https certificate issued", "serial", string(cert.Serial), "names", sorted(s.names), "not_after", cert.NotAfter)
+	s.log.InfoContext(ctx, "https certificate issued", "serial", string(cert.Serial), "names", sorted(s.names), "not_after", cert.NotAfter)
 	return nil
 }
 
@@ -264,7 +264,7 @@ func (s *selfCert) run(ctx context.Context) error {
 			err = s.renew(ctx, key)
 		}
 		if err != nil {
-			s.log.Error("renewing the https certificate", "error", err, "not_after", s.current.Load().Leaf.NotAfter)
+			s.log.ErrorContext(ctx, "renewing the https certificate", "error", err, "not_after", s.current.Load().Leaf.NotAfter)
 			if !pause(ctx, selfRetry) {
 				return nil
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -20,7 +19,7 @@ import (
 
 func sequencer(t *testing.T, log audit.Log, change func(*audit.SequencerConfig)) *audit.Sequencer {
 	t.Helper()
-	c := audit.SequencerConfig{Log: log, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Batch: 8}
+	c := audit.SequencerConfig{Log: log, Logger: slog.New(slog.DiscardHandler), Batch: 8}
 	if change != nil {
 		change(&c)
 	}

@@ -96,7 +96,7 @@ func newCrashRun(t *testing.T) *crashRun {
 	}
 	c.client = &acme.Client{
 		Key: key, DirectoryURL: c.s.env["ACME_DIRECTORY"], HTTPClient: c.s.client(t),
-		RetryBackoff: func(int, *http.Request, *http.Response) time.Duration { return -1 }, // what fails is tried after the restart
+		RetryBackoff: retryNonces,
 	}
 	serveChallenges(t, c.s.http01, c.client)
 	c.startServer("none", 0)
@@ -105,6 +105,15 @@ func newCrashRun(t *testing.T) *crashRun {
 	}
 	c.server.stop()
 	return c
+}
+
+// retryNonces tries again at once what a nonce of the life before spoiled;
+// everything else is tried after the restart.
+func retryNonces(_ int, _ *http.Request, res *http.Response) time.Duration {
+	if res != nil && res.StatusCode == http.StatusBadRequest {
+		return time.Millisecond
+	}
+	return -1
 }
 
 // serveChallenges answers http-01 for every name of the client's account.
@@ -278,7 +287,7 @@ func (c *crashRun) unlessDead(ctx context.Context, doing string, err error) {
 // finishAll brings every order that was ever begun to its certificate.
 func (c *crashRun) finishAll() {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 3*time.Minute)
 	defer cancel()
 	c.mu.Lock()
 	left := make([]*crashOrder, 0, len(c.open))
@@ -286,9 +295,16 @@ func (c *crashRun) finishAll() {
 		left = append(left, o)
 	}
 	c.mu.Unlock()
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 16)
 	for _, o := range left {
-		c.finish(ctx, o)
+		slots <- struct{}{}
+		wg.Go(func() {
+			c.finish(ctx, o)
+			<-slots
+		})
 	}
+	wg.Wait()
 	if len(c.open) != 0 {
 		c.t.Errorf("%d of %d orders are stuck", len(c.open), len(c.open)+c.done)
 	}

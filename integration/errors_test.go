@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -42,10 +43,14 @@ func flags(t *testing.T) []string {
 func initialised(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "pki")
-	if out, errs, code := run(t, append([]string{"init", "--dir", dir}, flags(t)...)...); code != 0 {
+	if out, errs, code := run(t, append(initArgs(dir), flags(t)...)...); code != 0 {
 		t.Fatalf("init: exit %d\n%s%s", code, out, errs)
 	}
 	return dir
+}
+
+func initArgs(dir string) []string {
+	return []string{"init", "--dir", dir, "--organization", "Example", "--external-host", "pki.example.com"}
 }
 
 func configOf(dir string) string { return filepath.Join(dir, "config.yaml") }
@@ -210,8 +215,8 @@ func TestAFullDiskIsOneClearLineAndNothingIsHalfMade(t *testing.T) {
 				shift 1; "$@"; code=$?
 				ls -A "$MNT" | sed 's/^/left: /'
 				exit $code`
-			args := append(ns, "sh", "-c", script, "sh", parent, secsy(t), "init", "--dir", filepath.Join(parent, "data"))
-			cmd := exec.Command("unshare", append(args, flags(t)...)...)
+			args := slices.Concat(ns, []string{"sh", "-c", script, "sh", parent, secsy(t)}, initArgs(filepath.Join(parent, "data")), flags(t))
+			cmd := exec.Command("unshare", args...)
 			cmd.Env = append(os.Environ(), "MNT="+parent)
 			var out, errs strings.Builder
 			cmd.Stdout, cmd.Stderr = &out, &errs

@@ -147,7 +147,7 @@ func TestTablesCannotSpeakToTheTerminal(t *testing.T) {
 func TestInitConfigurationIsServedWhereItListens(t *testing.T) {
 	t.Parallel()
 	in := initFlags{
-		organization: "O", host: "2001:db8::1", policy: config.PolicyInternal, listenHTTP: ":80", listenHTTPS: "[::1]:8443",
+		organization: "O", host: "2001:db8::1", policy: config.PolicyInternal, listenHTTP: ":80", listenHTTPS: "[::1]:8443", listenOperator: "127.0.0.1:8081",
 		rootAlg: "ed25519", issuingAlg: "ed25519", rootValidity: days(2), issuingValidity: days(1), passphraseFile: "/p",
 	}
 	cfg, err := in.config(newInit())

@@ -165,6 +165,7 @@ var keyAlgorithms = []string{"ecdsa-p256", "ecdsa-p384", "rsa-2048", "rsa-3072",
 type initFlags struct {
 	dir, organization, host, policy string
 	listenHTTP, listenHTTPS         string
+	listenOperator                  string
 	rootAlg, issuingAlg             string
 	rootValidity, issuingValidity   durationFlag
 	passphraseFile, postgresFile    string
@@ -210,6 +211,7 @@ folder, readable by its owner only.`,
 	f.StringVar(&in.host, "external-host", "", "`HOST` by which the world reaches the CA; it goes into certificates (required)")
 	f.StringVar(&in.listenHTTP, "listen-http", ":80", "`HOST:PORT` for OCSP and CRLs")
 	f.StringVar(&in.listenHTTPS, "listen-https", ":443", "`HOST:PORT` for ACME")
+	f.StringVar(&in.listenOperator, "listen-operator", "127.0.0.1:8081", "`HOST:PORT` for metrics and health")
 	f.StringVar(&in.policy, "policy", config.PolicyInternal, "rule `BOOK`: internal or public")
 	f.StringVar(&in.rootAlg, "root-key-algorithm", "ecdsa-p384", "`KIND` of the root's key: "+strings.Join(keyAlgorithms, ", "))
 	f.StringVar(&in.issuingAlg, "issuing-key-algorithm", "ecdsa-p256", "`KIND` of the issuing CA's key, likewise")
@@ -235,6 +237,7 @@ func (in *initFlags) config(cmd *cobra.Command) (*config.Config, error) {
 	cfg.Policy = in.policy
 	cfg.Listen.HTTP.Address = config.Address(in.listenHTTP)
 	cfg.Listen.HTTPS.Address = config.Address(in.listenHTTPS)
+	cfg.Listen.Operator.Address = config.Address(in.listenOperator)
 	cfg.Listen.HTTP.ExternalURL = externalURL("http", in.host, in.listenHTTP, "80")
 	cfg.Listen.HTTPS.ExternalURL = externalURL("https", in.host, in.listenHTTPS, "443")
 	if in.policy == config.PolicyPublic {
@@ -260,7 +263,7 @@ func (in *initFlags) check(cmd *cobra.Command) error {
 	if in.policy != config.PolicyInternal && in.policy != config.PolicyPublic {
 		return usagef(cmd, "--policy %q: want internal or public", in.policy)
 	}
-	if err := checkListen(cmd, map[string]string{"listen-http": in.listenHTTP, "listen-https": in.listenHTTPS}); err != nil {
+	if err := checkListen(cmd, map[string]string{"listen-http": in.listenHTTP, "listen-https": in.listenHTTPS, "listen-operator": in.listenOperator}); err != nil {
 		return err
 	}
 	return in.checkAuthorities(cmd)
