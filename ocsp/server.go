@@ -42,6 +42,7 @@ type Config struct {
 	MaxAge        time.Duration  // the longest an HTTP cache may keep an answer; 0 means 1 hour
 	CacheSize     int            // responses kept in memory, twice as many at most; 0 means 20,000
 	SignTimeout   time.Duration  // the longest wait for a signature; 0 means 10 seconds
+	MaxSigning    int            // signatures at once, of shared answers and of single ones each; 0 means 32
 	IgnoreNonce   bool           // answer without nonce, as RFC 9919 §3.2.1 allows
 
 	Logger     *slog.Logger          // nil: discarded
@@ -94,8 +95,11 @@ func (c Config) withDefaults() (Config, error) {
 	if c.SignTimeout == 0 {
 		c.SignTimeout = 10 * time.Second
 	}
-	if c.MaxAge < 0 || c.CacheSize < 0 || c.SignTimeout < 0 {
-		return c, errors.New("ocsp: negative max age, cache size or sign timeout")
+	if c.MaxSigning == 0 {
+		c.MaxSigning = 32
+	}
+	if c.MaxAge < 0 || c.CacheSize < 0 || c.SignTimeout < 0 || c.MaxSigning < 0 {
+		return c, errors.New("ocsp: negative max age, cache size, sign timeout or signatures at once")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -113,6 +117,8 @@ type Server struct {
 	byHash  map[issuerHash]*post
 	cache   *cache
 	flights singleflight.Group
+	shared  slots // for responses that go into the cache
+	single  slots // for those that serve one requester: a flood of nonces does not hold up the others
 	metrics *metrics
 	faults  faultLog
 }
@@ -135,6 +141,8 @@ func New(cfg Config) (*Server, error) {
 		cfg:    cfg,
 		byHash: make(map[issuerHash]*post),
 		cache:  newCache(cfg.CacheSize),
+		shared: newSlots(cfg.MaxSigning),
+		single: newSlots(cfg.MaxSigning),
 		faults: faultLog{log: cfg.Logger, now: cfg.Now},
 	}
 	for i, is := range cfg.Issuers {
@@ -195,10 +203,10 @@ func (s *Server) answer(ctx context.Context, req *request) (a *answer, cacheable
 		return a, req.nonce == nil, err
 	}
 	a, err = s.sign(ctx, p, req.certIDs, statuses, nonce)
-	if err != nil && len(req.certIDs) == 1 && errors.Is(err, keys.ErrBusy) {
+	if len(req.certIDs) == 1 && errors.Is(err, keys.ErrBusy) {
 		// RFC 9919 §3.2.1: an answer without the nonce is better than none.
-		if old := s.cache.get(keyOf(p, req.certIDs[0])); old != nil && old.tells(statuses[0], s.cfg.Now()) {
-			return old, false, nil
+		if shared, e := s.cached(ctx, p, req.certIDs[0], statuses[0]); e == nil {
+			return shared, false, nil
 		}
 	}
 	return a, false, err
@@ -298,10 +306,14 @@ func (s *Server) sign(ctx context.Context, p *post, ids []certID, statuses []Sta
 		s.metrics.signatures.WithLabelValues("no_responder").Inc()
 		return nil, fmt.Errorf("%w: no responder certificate for issuer %s", tryLater, p.issuer.ID)
 	}
-	r := s.draft(d, now, ids, statuses, nonce)
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.SignTimeout)
 	defer cancel()
-	body, err := d.sign(ctx, r)
+	lane := s.single
+	if len(ids) == 1 && nonce == nil {
+		lane = s.shared
+	}
+	r := s.draft(d, now, ids, statuses, nonce)
+	body, err := lane.sign(ctx, d, r)
 	s.metrics.signatures.WithLabelValues(outcome(err)).Inc()
 	if err != nil {
 		return nil, fmt.Errorf("answering for issuer %s: %w", p.issuer.ID, err)

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -280,6 +281,76 @@ func TestManyAskingAtOnceCostOneSignature(t *testing.T) {
 	})
 }
 
+// A nonce buys a signature of its own, so whoever floods us with them gets no
+// more than a part of the device, and the others get theirs.
+func TestFloodOfNoncesIsShedAndHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.server(func(c *Config) { c.MaxSigning = 2 })
+		c := w.leaf(0, 5, Status{State: ca.Issued})
+		ids := idsOf(t, w.query(0, c, crypto.SHA1))
+		before := w.keys.Signatures()
+		hold := w.keys.Hold()
+		var wg sync.WaitGroup
+		const all = 2 + 2*waitersPerSlot
+		for i := range all {
+			wg.Go(func() {
+				if rec := doPost(s, encodeRequest(t, ids, []byte{byte(i)}), requestType); rec.Body.Len() < 100 {
+					t.Errorf("%x", rec.Body.Bytes())
+				}
+			})
+		}
+		synctest.Wait()
+		if n := len(hold.Arrived); n != 2 {
+			t.Errorf("%d signatures at once", n)
+		}
+		// One too many gets the shared answer, which still is to be signed.
+		var shed *httptest.ResponseRecorder
+		wg.Go(func() { shed = doPost(s, encodeRequest(t, ids, []byte("one too many")), requestType) })
+		synctest.Wait()
+		if n := len(hold.Arrived); n != 3 {
+			t.Errorf("%d signatures at once with one for everybody", n)
+		}
+		// About several certificates there is no shared answer.
+		refused(t, doPost(s, encodeRequest(t, append(ids, ids...), nil), requestType), tryLater)
+		hold.Release()
+		wg.Wait()
+		if bytes.Contains(shed.Body.Bytes(), []byte("one too many")) || shed.Body.Len() < 100 || shed.Header().Get("Cache-Control") != "no-store" {
+			t.Errorf("%v %x", shed.Header(), shed.Body.Bytes())
+		}
+		if n := w.keys.Signatures() - before; n != all+1 {
+			t.Errorf("%d signatures", n)
+		}
+		if len(s.single.queued)+len(s.single.taken)+len(s.shared.queued)+len(s.shared.taken) != 0 {
+			t.Error("slots are lost")
+		}
+	})
+}
+
+func TestWaitingForASlotEndsWithTryLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.server(func(c *Config) { c.MaxSigning = 1; c.SignTimeout = time.Second })
+		hold := w.keys.Hold()
+		defer hold.Release()
+		var wg sync.WaitGroup
+		for n := range int64(30) { // distinct ones, above what may wait
+			q := w.query(0, w.leaf(0, n+1, Status{State: ca.Issued}), crypto.SHA1)
+			wg.Go(func() { refused(t, doPost(s, q, requestType), tryLater) })
+		}
+		start := time.Now()
+		wg.Wait()
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("waited for %v", took)
+		}
+		if len(s.shared.queued)+len(s.shared.taken) != 0 {
+			t.Error("slots are lost")
+		}
+	})
+}
+
 func TestOldAnswerServesWhileTheDeviceIsAwayButNotPastItsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,6 +423,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"refresh too late": func(c *Config) { c.RefreshMargin = time.Hour },
 		"refresh always":   func(c *Config) { c.RefreshMargin = 4 * 24 * time.Hour },
 		"negative timeout": func(c *Config) { c.SignTimeout = -1 },
+		"negative slots":   func(c *Config) { c.MaxSigning = -1 },
 	} {
 		cfg := w.config()
 		change(&cfg)
