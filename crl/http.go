@@ -72,8 +72,18 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	h.Set("ETag", f.etag)
 	h.Set("Cache-Control", "max-age="+strconv.FormatInt(age, 10)+", public, no-transform, must-revalidate")
 	h.Set("Expires", s.cfg.Now().Add(time.Duration(age)*time.Second).UTC().Format(http.TimeFormat))
+	if !oneRange(r.Header) {
+		r.Header.Del("Range") // RFC 9110 §14.2: a server may ignore it
+	}
 	http.ServeContent(w, r, "", f.modified, bytes.NewReader(f.body))
 	return nil
+}
+
+// oneRange reports whether no more than one range is asked for, which is all
+// that it takes to resume a download. Each of many small ones would bring a
+// header of its own, twenty times as long as the asking.
+func oneRange(h http.Header) bool {
+	return len(h["Range"]) <= 1 && !strings.Contains(h.Get("Range"), ",")
 }
 
 // find returns the file at path and how long caches may keep it.

@@ -78,6 +78,25 @@ func TestCRLIsServedWithWhatCachesNeed(t *testing.T) {
 	})
 }
 
+func TestManyRangesCostNoMoreThanTheWhole(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.prepared(nil)
+	c, _ := s.Current(w.issuer.ID)
+	for _, header := range [][]string{
+		{"Range", "bytes=0-0,2-2"},
+		{"Range", "bytes=0-0" + strings.Repeat(",1-1", 200)},
+		{"Range", "bytes=0-0", "Range", "bytes=2-2"},
+	} {
+		for _, path := range []string{"/crl/" + string(w.issuer.ID) + ".crl", "/aia/" + string(w.issuer.ID) + ".cer"} {
+			rec := get(s, http.MethodGet, path, header...)
+			if want := fmt.Sprint(rec.Body.Len()); rec.Code != http.StatusOK || rec.Header().Get("Content-Length") != want || rec.Body.Len() > len(c.DER)+len(w.issuer.Cert.Raw) {
+				t.Errorf("%s, %.30s: HTTP %d, %d octets", path, header[1], rec.Code, rec.Body.Len())
+			}
+		}
+	}
+}
+
 func TestIssuerCertificateIsServed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
