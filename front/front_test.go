@@ -405,6 +405,23 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 	}
 }
 
+// Two parties that disagree on where a request ends see different requests
+// after it. Ours goes by the chunks, and reads nothing after them.
+func TestNothingIsReadAfterAChunkedRequest(t *testing.T) {
+	t.Parallel()
+	h := open(t, one(front.Listener{}, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, r.URL.Path)
+	}))
+	for _, length := range []string{"", "Content-Length: 5\r\n"} {
+		got := say(t, h.address(), "POST /first HTTP/1.1\r\nHost: x\r\n"+length+"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"+
+			"GET /smuggled HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		if strings.Count(got, "HTTP/1.1 200") != 1 || !strings.Contains(got, "Connection: close") || !strings.HasSuffix(got, "/first") {
+			t.Errorf("%q", got)
+		}
+	}
+}
+
 func TestASpoofedHeaderFromAStrangerIsIgnored(t *testing.T) {
 	t.Parallel()
 	stranger := newHops(t, front.XForwardedFor, "10.0.0.0/8")

@@ -49,7 +49,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body := newBody(w, r, route.maxBody)
 	inner.Body = body
 	a := &answer{ResponseWriter: w, http1: r.ProtoMajor == 1, body: body}
-	setHeaders(w.Header(), caller.RequestID)
+	setHeaders(w.Header(), r, caller.RequestID)
 
 	cut := s.run(route.handler, a, inner)
 	took := time.Since(start)
@@ -84,7 +84,7 @@ func (s *server) run(h http.Handler, a *answer, r *http.Request) (cut bool) {
 			return
 		}
 		clear(a.Header())
-		setHeaders(a.Header(), peer.From(r.Context()).RequestID)
+		setHeaders(a.Header(), r, peer.From(r.Context()).RequestID)
 		plainAnswer(a, http.StatusInternalServerError, "internal error\n")
 	}()
 	if len(r.RequestURI) > maxURI {
@@ -117,9 +117,14 @@ func newRequestID() string {
 // the clients of a CA are no browsers, and a browser that learnt it from one
 // page would no longer fetch CRLs and OCSP answers over the plain HTTP that they
 // must be served on.
-func setHeaders(h http.Header, requestID string) {
+func setHeaders(h http.Header, r *http.Request, requestID string) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Request-Id", requestID)
+	// RFC 9112 §6.1: where a length came beside the chunks, which net/http no
+	// longer says, what follows may be smuggled and must not be read.
+	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+		h.Set("Connection", "close")
+	}
 }
 
 func (s *server) logAccess(ctx context.Context, r *http.Request, rt *route, c peer.Peer, a *answer, took time.Duration, notes []peer.Note) {
