@@ -22,6 +22,9 @@ const (
 	busyTimeout = 10 * time.Second // for programs beside ours, as sqlite3's .backup
 	walKept     = 64 << 20         // bytes of write-ahead log that stay after a checkpoint
 	stmtCache   = 256              // prepared statements for each connection
+
+	// synchronousFull is SQLite's number for syncing the log at each commit.
+	synchronousFull = 2
 )
 
 // A Config says where the database is.
@@ -108,7 +111,7 @@ func (e *Engine) open(ctx context.Context, cfg Config) error {
 		db: writing, log: cfg.Logger, max: cfg.MaxBatch, params: e.params,
 		queue: make(chan *member, cfg.MaxQueue), stopped: make(chan struct{}),
 	}
-	if err := w.prepare(ctx); err != nil {
+	if err := w.connect(ctx); err != nil {
 		return errors.Join(fmt.Errorf("opening database %s: %w", e.path, err), writing.Close())
 	}
 	reading, err := sql.Open("sqlite3", dsn(e.path, url.Values{"mode": {"ro"}, "_query_only": {"on"}}))
@@ -118,21 +121,6 @@ func (e *Engine) open(ctx context.Context, cfg Config) error {
 	reading.SetMaxOpenConns(cfg.MaxReaders)
 	reading.SetMaxIdleConns(cfg.MaxReaders)
 	e.writer, e.readers = w, reading
-	return nil
-}
-
-// prepare opens the writing connection and makes sure that commits will be durable.
-func (w *writer) prepare(ctx context.Context) error {
-	if err := w.connect(ctx); err != nil {
-		return err
-	}
-	var mode string
-	if err := w.conn.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
-		return classify(err)
-	}
-	if mode != "wal" {
-		return fmt.Errorf("its file system can't hold a write-ahead log (journal mode is %s)", mode)
-	}
 	return nil
 }
 

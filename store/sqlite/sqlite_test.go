@@ -358,6 +358,33 @@ func TestFullLineIsWaitedForAsLongAsTheCallerAllows(t *testing.T) {
 	all.Wait()
 }
 
+// TestCommitsAreSynced asks the writing connection itself: a kill can't tell
+// whether what was committed would have outlived a loss of power.
+func TestCommitsAreSynced(t *testing.T) {
+	t.Parallel()
+	e := open(t, sqlite.Config{})
+	err := e.Write(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		var (
+			mode        string
+			synchronous int64
+		)
+		if err := tx.QueryRow(ctx, `PRAGMA journal_mode`).Scan(&mode); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, `PRAGMA synchronous`).Scan(&synchronous); err != nil {
+			return err
+		}
+		const full = 2
+		if mode != "wal" || synchronous != full {
+			t.Errorf("journal mode is %s and synchronous %d, want wal and %d", mode, synchronous, full)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestWhatWasWrittenOutlivesAKill(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "test.db")

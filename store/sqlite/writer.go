@@ -262,10 +262,35 @@ func (w *writer) connect(ctx context.Context) error {
 	if err != nil {
 		return classify(err)
 	}
-	if _, err := c.ExecContext(ctx, fmt.Sprintf("PRAGMA journal_size_limit = %d", walKept)); err != nil {
-		return errors.Join(classify(err), c.Close())
+	if err := setUp(ctx, c); err != nil {
+		return errors.Join(err, c.Close())
 	}
 	w.conn, w.ctrl = c, make(map[string]*sql.Stmt)
+	return nil
+}
+
+// setUp makes sure that what c commits will be durable. SQLite takes a setting
+// that it can't have without an error, so that each is asked for.
+func setUp(ctx context.Context, c *sql.Conn) error {
+	if _, err := c.ExecContext(ctx, fmt.Sprintf("PRAGMA journal_size_limit = %d", walKept)); err != nil {
+		return classify(err)
+	}
+	var (
+		mode        string
+		synchronous int
+	)
+	if err := c.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
+		return classify(err)
+	}
+	if mode != "wal" {
+		return fmt.Errorf("its file system can't hold a write-ahead log (journal mode is %s)", mode)
+	}
+	if err := c.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&synchronous); err != nil {
+		return classify(err)
+	}
+	if synchronous < synchronousFull {
+		return fmt.Errorf("commits would not be durable (synchronous is %d)", synchronous)
+	}
 	return nil
 }
 
