@@ -21,7 +21,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) (*metrics, error) {
 		shelves: s,
 		builds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "secsy_crl_builds_total",
-			Help: "CRLs that were to be built here, by outcome.",
+			Help: "CRLs that were to be built here, by outcome; error counts failures to see whether one is due, too.",
 		}, []string{"issuer", "outcome"}),
 		number:     prometheus.NewDesc("secsy_crl_number", "Number of the CRL being served.", issuer, nil),
 		nextUpdate: prometheus.NewDesc("secsy_crl_next_update_seconds", "nextUpdate of the CRL being served, in seconds since 1970.", issuer, nil),
@@ -34,6 +34,10 @@ func newMetrics(reg prometheus.Registerer, s *Server) (*metrics, error) {
 		return nil, fmt.Errorf("registering CRL metrics: %w", err)
 	}
 	return m, nil
+}
+
+func (m *metrics) count(sh *shelf, err error) {
+	m.builds.WithLabelValues(string(sh.issuer.ID), outcome(err)).Inc()
 }
 
 // Describe implements prometheus.Collector.

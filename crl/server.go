@@ -238,11 +238,9 @@ func (s *Server) await(ctx context.Context, sh *shelf, wait time.Duration) bool 
 // update brings sh up to what the store has, builds the next CRL if that is
 // called for, and says when to look again.
 func (s *Server) update(ctx context.Context, sh *shelf) (time.Duration, error) {
-	head, err := s.cfg.Store.Head(ctx, sh.issuer.ID)
+	head, err := s.look(ctx, sh)
 	if err != nil {
-		return s.cfg.Poll, err
-	}
-	if err := s.fetch(ctx, sh, head.Published); err != nil {
+		s.metrics.count(sh, err)
 		return s.cfg.Poll, err
 	}
 	now := s.cfg.Now()
@@ -251,7 +249,7 @@ func (s *Server) update(ctx context.Context, sh *shelf) (time.Duration, error) {
 		return s.untilNext(now, head), nil
 	}
 	err = s.build(ctx, sh, due)
-	s.metrics.builds.WithLabelValues(string(sh.issuer.ID), outcome(err)).Inc()
+	s.metrics.count(sh, err)
 	switch {
 	case err == nil:
 		return min(s.cfg.Poll, s.cfg.Period), nil
@@ -277,6 +275,15 @@ func outcome(err error) string {
 
 func (s *Server) untilNext(now time.Time, h Head) time.Duration {
 	return min(s.cfg.Poll, h.ScheduledAt.Add(s.cfg.Period).Sub(now))
+}
+
+// look reads the head, and what was published since.
+func (s *Server) look(ctx context.Context, sh *shelf) (Head, error) {
+	head, err := s.cfg.Store.Head(ctx, sh.issuer.ID)
+	if err != nil {
+		return head, err
+	}
+	return head, s.fetch(ctx, sh, head.Published)
 }
 
 // fetch puts the published CRL on the shelf unless that one is there.

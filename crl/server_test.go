@@ -1,8 +1,11 @@
 package crl
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -162,6 +165,56 @@ func TestFailureLeavesTheOldCRLAndIsMadeGood(t *testing.T) {
 			t.Errorf("%d metrics, %v", len(fs), err)
 		}
 	})
+}
+
+// A database that is away for hours is told of, and neither floods the log nor
+// takes away what is served.
+func TestStoreThatIsAwayIsSaidAndOutlived(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var logs bytes.Buffer
+		reg := prometheus.NewRegistry()
+		s := w.prepared(func(c *Config) { c.Registerer = reg; c.Logger = slog.New(slog.NewTextHandler(&logs, nil)) })
+		stop := run(t, s)
+		synctest.Wait()
+		w.setHeadErr(errors.New("no database"))
+		w.revoke("05", ca.Superseded, time.Now().Add(24*time.Hour))
+		time.Sleep(time.Hour)
+		if _, ok := s.Current(w.issuer.ID); !ok {
+			t.Error("nothing is served")
+		}
+		if failures := buildsCounted(t, reg, "error"); failures < 200 || failures > 300 {
+			t.Errorf("%v failures counted in an hour", failures)
+		}
+		w.setHeadErr(nil)
+		time.Sleep(time.Minute)
+		if got := serials(w.current(s)); !slices.Equal(got, []ca.Serial{"05"}) {
+			t.Errorf("%v", got)
+		}
+		stop()
+		if n := strings.Count(logs.String(), "no database"); n == 0 || n > 300 {
+			t.Errorf("%d lines in the log", n)
+		}
+	})
+}
+
+func buildsCounted(t *testing.T, reg *prometheus.Registry, outcome string) (n float64) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if f.GetName() == "secsy_crl_builds_total" && l.GetName() == "outcome" && l.GetValue() == outcome {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return n
 }
 
 func TestPrepareNamesTheIssuerWithoutCRL(t *testing.T) {

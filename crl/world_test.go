@@ -37,6 +37,7 @@ type world struct {
 	list        []CRL // published, latest last
 	audits      []audit.Entry
 	publishErr  error
+	headErr     error
 }
 
 type revoked struct {
@@ -106,6 +107,12 @@ func (w *world) revoke(serial ca.Serial, reason ca.Reason, notAfter time.Time) {
 		at = was.RevokedAt
 	}
 	w.revoked[serial] = revoked{Entry{serial, at, reason}, notAfter}
+}
+
+func (w *world) setHeadErr(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.headErr = err
 }
 
 // published counts the CRLs that were.
@@ -194,6 +201,9 @@ func (w *world) countLocked() Count {
 func (w *world) Head(context.Context, ca.IssuerID) (Head, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.headErr != nil {
+		return Head{}, w.headErr
+	}
 	h := Head{Count: w.countLocked()}
 	if n := len(w.list); n > 0 {
 		h.Published, h.Covered, h.ScheduledAt = w.list[n-1].Number, w.list[n-1].Count, w.scheduledAt
