@@ -20,6 +20,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/config"
 	"github.com/secsy-pki/secsy-pki/front"
@@ -31,6 +33,7 @@ const (
 	selfKeyLabel = "https"
 	selfCertFile = "https.pem"
 	selfRetry    = time.Minute
+	selfLook     = time.Hour // a clock that is set, or a machine that slept, is noticed by then
 )
 
 // buildCertificate decides where the https listener's certificate comes from:
@@ -54,6 +57,9 @@ func (a *app) buildCertificate(context.Context) error {
 		a.selfCert = &selfCert{
 			ca: a.ca, ledger: store.NewCA(a.db).PlainLedger(), keys: a.keys, chain: a.chain,
 			file: filepath.Join(string(a.cfg.DataDir), selfCertFile), names: selfNames(l), log: a.log.With("room", "https-certificate"),
+		}
+		if err := a.selfCert.register(a.registry); err != nil {
+			return fmt.Errorf("registering metrics of the https certificate: %w", err)
 		}
 		a.serve("https-certificate", a.selfCert.run)
 	}
@@ -104,7 +110,27 @@ type selfCert struct {
 	names  []ca.Identifier
 	log    *slog.Logger
 
-	current atomic.Pointer[tls.Certificate]
+	current  atomic.Pointer[tls.Certificate]
+	failures prometheus.Counter
+}
+
+// register makes the certificate's end, and what keeps it from being renewed, seen.
+func (s *selfCert) register(reg prometheus.Registerer) error {
+	s.failures = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "secsy_http_certificate_renewal_failures_total",
+		Help: "Failed attempts to renew the certificate that the HTTPS listener has from the CA itself.",
+	})
+	end := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "secsy_http_certificate_not_after_seconds",
+		Help: "When the certificate of the HTTPS listener ends, in Unix time.",
+	}, func() float64 {
+		c := s.current.Load()
+		if c == nil {
+			return 0
+		}
+		return float64(c.Leaf.NotAfter.Unix())
+	})
+	return errors.Join(reg.Register(s.failures), reg.Register(end))
 }
 
 func (s *selfCert) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -250,14 +276,13 @@ func (s *selfCert) save(c *tls.Certificate) error {
 // certificate shown meanwhile.
 func (s *selfCert) run(ctx context.Context) error {
 	for {
-		wait := time.Until(renewAt(s.current.Load().Leaf))
-		wait += time.Duration(rand.Int64N(int64(selfRetry)))
-		t := time.NewTimer(max(wait, time.Second))
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		due := renewAt(s.current.Load().Leaf)
+		wait := min(time.Until(due), selfLook) + time.Duration(rand.Int64N(int64(selfRetry)))
+		if !pause(ctx, max(wait, time.Second)) {
 			return nil
-		case <-t.C:
+		}
+		if time.Now().Before(due) {
+			continue
 		}
 		key, err := s.key(ctx)
 		if err == nil {
