@@ -39,7 +39,7 @@ type Config struct {
 	Retention     time.Duration // of what ended, before it is deleted, default 30 days
 
 	ValidationWorkers int           // default 16
-	ValidationQueue   int           // default 1024; what is beyond waits in the database
+	ValidationQueue   int           // default four for each worker; what is beyond waits in the database
 	ValidationTimeout time.Duration // of one validation, default 60 s
 	FinalizeSlots     int64         // issuances at a time, default 16
 	FinalizeWait      time.Duration // how long a client waits for its certificate, default 10 s
@@ -126,7 +126,8 @@ func (c *Config) setDefaults() {
 	setDefault(&c.AuthzLifetime, 30*day)
 	setDefault(&c.Retention, 30*day)
 	setDefault(&c.ValidationWorkers, 16)
-	setDefault(&c.ValidationQueue, 1024)
+	// So short that nobody's lease ends in the queue, which counts as an attempt.
+	setDefault(&c.ValidationQueue, 4*c.ValidationWorkers)
 	setDefault(&c.ValidationTimeout, time.Minute)
 	setDefault(&c.FinalizeSlots, 16)
 	setDefault(&c.FinalizeWait, 10*time.Second)

@@ -102,10 +102,12 @@ type Authorizations interface {
 	ExtendLease(ctx context.Context, id string, old, until time.Time) error
 	// FinishValidation writes the outcome if the lease is still the caller's:
 	// ErrMoved otherwise. The last valid authorization makes its order ready, a
-	// failed one makes it invalid, in the same transaction.
+	// failed one makes it invalid, in the same transaction. e is the entry of
+	// a valid one.
 	FinishValidation(ctx context.Context, v Validated, e audit.Entry) error
 	// DeactivateAuthorization moves a pending or valid authorization to
-	// deactivated, and its order, unless it is being issued, to invalid.
+	// deactivated, and its order, unless it is being issued, to invalid. e is
+	// the entry of a valid one.
 	DeactivateAuthorization(ctx context.Context, id string, now time.Time, closed Closing, e audit.Entry) error
 	// Holds reports whether the account has valid authorizations for all ids.
 	Holds(ctx context.Context, accountID string, ids []ca.Identifier, now time.Time) (bool, error)

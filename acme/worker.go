@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -139,13 +140,12 @@ func (s *Server) pollOrders(ctx context.Context) (bool, error) {
 
 // pollValidations takes over validations whose lease ended.
 func (s *Server) pollValidations(ctx context.Context) (bool, error) {
-	now := s.now()
-	due, err := s.store.DueValidations(ctx, now, pollBatch)
+	due, err := s.store.DueValidations(ctx, s.now(), pollBatch)
 	if err != nil {
 		return false, err
 	}
 	for _, a := range due {
-		lease := now.Add(s.validations.hold)
+		lease := s.now().Add(s.validations.hold) // the one before may have waited for room
 		if err := s.store.ExtendLease(ctx, a.ID, a.Lease, lease); err != nil {
 			if isMoved(err) {
 				continue
@@ -254,14 +254,17 @@ func (s *Server) finishValidation(ctx context.Context, a Authorization, lease ti
 		AuthzID: a.ID, OrderID: a.OrderID, Lease: lease, At: now,
 		Expires: now.Add(s.cfg.AuthzLifetime), PurgeAt: now.Add(s.cfg.AuthzLifetime + s.cfg.Retention),
 	}
-	action, outcome := "authorization.validated", "valid"
+	outcome := "valid"
 	if problem != nil {
-		action, outcome = "authorization.failed", string(problem.Type)
+		outcome = string(problem.Type)
 		p := boundedProblem(*problem)
 		v.Failed, v.Expires, v.PurgeAt = &p, a.Expires, a.PurgeAt
 		v.Closing = Closing{Error: aboutName(p, a.name()), PurgeAt: now.Add(s.cfg.Retention)}
 	}
-	e := audit.New(actor(a.AccountID), action, "authorization/"+a.ID, evidence(a, rec, v.Failed))
+	rec = boundedRecord(rec)
+	e := audit.New(actor(a.AccountID), "authorization.validated", "authorization/"+a.ID, map[string]any{
+		"order": a.OrderID, "name": a.name().Value, "record": rec,
+	})
 	// The outcome is known: shutting down must not lose it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
@@ -271,27 +274,23 @@ func (s *Server) finishValidation(ctx context.Context, a Authorization, lease ti
 	s.metrics.validations.WithLabelValues(string(a.Challenge), outcome).Inc()
 	if problem != nil {
 		s.log.InfoContext(ctx, "validation failed", slog.String("authorization", a.ID), slog.String("name", a.name().Value),
-			slog.String("challenge", string(a.Challenge)), slog.Any("error", problem))
+			slog.String("challenge", string(a.Challenge)), slog.String("account", a.AccountID), slog.Any("record", rec), slog.Any("error", problem))
 	}
 	return nil
 }
 
 const (
-	maxEvidence = 16   // addresses and URLs of one audit entry
+	maxEvidence = 16   // addresses and URLs of one record
 	maxText     = 1024 // of one text in it
 )
 
-func evidence(a Authorization, rec ValidationRecord, failed *Problem) map[string]any {
-	rec.URLs = rec.URLs[:min(len(rec.URLs), maxEvidence)]
+func boundedRecord(rec ValidationRecord) ValidationRecord {
+	rec.URLs = slices.Clone(rec.URLs[:min(len(rec.URLs), maxEvidence)])
 	rec.Addrs = rec.Addrs[:min(len(rec.Addrs), maxEvidence)]
 	for i, u := range rec.URLs {
 		rec.URLs[i] = clip(u)
 	}
-	m := map[string]any{"order": a.OrderID, "name": a.name().Value, "record": rec}
-	if failed != nil {
-		m["type"], m["detail"] = failed.Type, failed.Detail
-	}
-	return m
+	return rec
 }
 
 func boundedProblem(p Problem) Problem {

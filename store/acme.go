@@ -363,7 +363,13 @@ func (s *ACME) FinishValidation(ctx context.Context, v acme.Validated, e audit.E
 		status, validated = acme.AuthzInvalid, time.Time{}
 	}
 	return s.write(ctx, "finishing validation", func(ctx context.Context, tx Tx) error {
-		err := move(ctx, tx, &e, `UPDATE acme_authzs SET status = $1, error = $2, validated_at = $3, expires = $4, purge_at = $5, lease_until = 0
+		// Strangers may fail as often as they like: the audit log holds what
+		// was proven.
+		proven := &e
+		if v.Failed != nil {
+			proven = nil
+		}
+		err := move(ctx, tx, proven, `UPDATE acme_authzs SET status = $1, error = $2, validated_at = $3, expires = $4, purge_at = $5, lease_until = 0
 			WHERE id = $6 AND status = 'pending' AND lease_until = $7`,
 			string(status), problemJSON(v.Failed), micros(validated), micros(v.Expires), micros(v.PurgeAt), v.AuthzID, micros(v.Lease))
 		if err != nil {
@@ -393,8 +399,11 @@ func closeOrder(ctx context.Context, tx Tx, id string, c acme.Closing) error {
 // DeactivateAuthorization ends an authorization and its order.
 func (s *ACME) DeactivateAuthorization(ctx context.Context, id string, now time.Time, closed acme.Closing, e audit.Entry) error {
 	return s.write(ctx, "deactivating authorization", func(ctx context.Context, tx Tx) error {
-		err := move(ctx, tx, &e, `UPDATE acme_authzs SET status = 'deactivated', lease_until = 0
-			WHERE id = $1 AND status IN ('pending', 'valid') AND expires > $2`, id, micros(now))
+		const give = `UPDATE acme_authzs SET status = 'deactivated', lease_until = 0 WHERE id = $1 AND expires > $2 AND status = `
+		err := move(ctx, tx, &e, give+`'valid'`, id, micros(now))
+		if errors.Is(err, acme.ErrMoved) {
+			err = move(ctx, tx, nil, give+`'pending'`, id, micros(now)) // which proved nothing
+		}
 		if err != nil {
 			return err
 		}

@@ -367,7 +367,11 @@ func acmeFailedAuthorization(t *testing.T, w acmeWorld) {
 	v := acmeValid(as[0], lease)
 	v.Failed = &acme.Problem{Type: acme.DNSError, Detail: "no TXT", Status: 400}
 	v.Closing = acme.Closing{Error: acme.Problem{Type: acme.DNSError, Subproblems: []acme.Problem{*v.Failed}}, PurgeAt: acmeNow.Add(time.Hour)}
+	before := w.entries(t)
 	must(t, w.FinishValidation(ctx, v, acmeEntry()))
+	if w.entries(t) != before {
+		t.Error("a failed validation left an audit entry")
+	}
 	got := w.wantStatus(t, o.ID, acme.OrderInvalid)
 	if !reflect.DeepEqual(got.Error, &v.Closing.Error) {
 		t.Errorf("order's error is %+v", got.Error)
@@ -414,13 +418,21 @@ func acmeDeactivateAuthorization(t *testing.T, w acmeWorld) {
 	ctx := t.Context()
 	closed := acme.Closing{Error: acme.Problem{Type: acme.Unauthorized}, PurgeAt: acmeNow.Add(time.Hour)}
 	o, as := w.order(t, "acct", "a.example")
+	before := w.entries(t)
 	must(t, w.DeactivateAuthorization(ctx, as[0].ID, acmeNow, closed, acmeEntry()))
+	if w.entries(t) != before {
+		t.Error("giving up what was not proven left an audit entry")
+	}
 	w.wantStatus(t, o.ID, acme.OrderInvalid)
 	wantErr(t, w.DeactivateAuthorization(ctx, as[0].ID, acmeNow, closed, acmeEntry()), acme.ErrMoved)
 
 	busy := w.ready(t, "acct", "b.example")
 	must(t, w.Park(ctx, acmeClaim(busy, "csr")))
+	before = w.entries(t)
 	must(t, w.DeactivateAuthorization(ctx, busy.AuthzIDs[0], acmeNow, closed, acmeEntry()))
+	if w.entries(t) != before+1 {
+		t.Error("giving up what was proven left no audit entry")
+	}
 	w.wantStatus(t, busy.ID, acme.OrderProcessing)
 
 	_, as = w.order(t, "acct", "c.example")
