@@ -15,7 +15,11 @@ func (s *Server) certificate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	rec, err := s.store.CertificateByID(r.Context(), pathValue(r, "id"))
+	id, err := pathID(r)
+	if err != nil {
+		return err
+	}
+	rec, err := s.store.CertificateByID(r.Context(), id)
 	if errors.Is(err, ca.ErrNotFound) || err == nil && rec.Requester != actor(req.account.ID) {
 		return notHere()
 	}

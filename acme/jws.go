@@ -12,6 +12,8 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
+	"unicode"
 
 	jose "github.com/go-jose/go-jose/v4"
 )
@@ -248,6 +250,60 @@ func members(b []byte) (map[string]json.RawMessage, error) {
 		return nil, errors.New("something follows the JSON object")
 	}
 	return m, nil
+}
+
+// unambiguous refuses an object, at any depth of well-formed JSON, that has two
+// names which encoding/json takes for the same one: it looks at no case.
+func unambiguous(b []byte) error {
+	type level struct {
+		names map[string]bool // nil: a list
+		value bool            // a name was read, its value comes next
+	}
+	var (
+		dec    = json.NewDecoder(bytes.NewReader(b))
+		levels []level
+	)
+	dec.UseNumber()
+	for {
+		t, err := dec.Token()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return errors.New("it is not well-formed JSON")
+		}
+		if t == json.Delim('}') || t == json.Delim(']') {
+			levels = levels[:len(levels)-1]
+			continue
+		}
+		if n := len(levels) - 1; n >= 0 && levels[n].names != nil {
+			if name, ok := t.(string); ok && !levels[n].value {
+				name = strings.Map(foldRune, name)
+				if levels[n].names[name] {
+					return errors.New("a member is there twice")
+				}
+				levels[n].names[name] = true
+			}
+			levels[n].value = !levels[n].value
+		}
+		switch t {
+		case json.Delim('{'):
+			levels = append(levels, level{names: make(map[string]bool)})
+		case json.Delim('['):
+			levels = append(levels, level{})
+		}
+	}
+}
+
+// foldRune returns the least of the runes that are one without regard to case.
+func foldRune(r rune) rune {
+	for {
+		next := unicode.SimpleFold(r)
+		if next <= r {
+			return next
+		}
+		r = next
+	}
 }
 
 func stringMember(m map[string]json.RawMessage, name string, to *string) error {

@@ -30,6 +30,9 @@ func (q request) decode(v any) error {
 	if _, err := members(q.payload); err != nil {
 		return malformed("the payload: " + err.Error())
 	}
+	if err := unambiguous(q.payload); err != nil {
+		return malformed("the payload: " + err.Error())
+	}
 	if err := json.Unmarshal(q.payload, v); err != nil {
 		return &Problem{Type: Malformed, Detail: "the payload has a member of a wrong type", Err: err}
 	}
@@ -101,12 +104,16 @@ func (s *Server) readMessage(r *http.Request) (*message, error) {
 
 func (s *Server) verifyByAccount(r *http.Request, m *message) (request, error) {
 	id, ok := strings.CutPrefix(m.kid, s.accountURL(""))
-	if !ok || id == "" || len(id) > 64 || strings.ContainsAny(id, "/?#") {
+	if !ok || id == "" || strings.ContainsAny(id, "/?#") {
 		return request{}, malformed(`"kid" is not the URL of an account of this server, which begins with ` + s.accountURL(""))
+	}
+	none := &Problem{Type: AccountDoesNotExist, Detail: `there is no account with the URL in "kid"`}
+	if !isID(id) {
+		return request{}, none
 	}
 	a, err := s.store.Account(r.Context(), id)
 	if isNotFound(err) {
-		return request{}, &Problem{Type: AccountDoesNotExist, Detail: `there is no account with the URL in "kid"`}
+		return request{}, none
 	}
 	if err != nil {
 		return request{}, err
@@ -174,9 +181,29 @@ func (s *Server) checkAccountKey(ctx context.Context, k *jose.JSONWebKey) error 
 
 func isNotFound(err error) bool { return errors.Is(err, ErrNotFound) }
 
+// isID reports whether id has the form of those that we make. Others name
+// nothing, and no database is asked about text that it may not even take.
+func isID(id string) bool {
+	const length = 32 // of audit.NewID
+	return len(id) == length && strings.Trim(id, "0123456789abcdef") == ""
+}
+
+// pathID is the id in the path.
+func pathID(r *http.Request) (string, error) {
+	id := pathValue(r, "id")
+	if !isID(id) {
+		return "", notHere()
+	}
+	return id, nil
+}
+
 // ownOrder finds the order in the path, if it is the account's.
 func (s *Server) ownOrder(r *http.Request, req request) (Order, error) {
-	o, err := s.readOrder(r.Context(), pathValue(r, "id"))
+	id, err := pathID(r)
+	if err != nil {
+		return Order{}, err
+	}
+	o, err := s.readOrder(r.Context(), id)
 	if err != nil {
 		return Order{}, err
 	}
@@ -195,7 +222,11 @@ func (s *Server) readOrder(ctx context.Context, id string) (Order, error) {
 }
 
 func (s *Server) ownAuthorization(r *http.Request, req request) (Authorization, error) {
-	a, err := s.readAuthorization(r.Context(), pathValue(r, "id"))
+	id, err := pathID(r)
+	if err != nil {
+		return Authorization{}, err
+	}
+	a, err := s.readAuthorization(r.Context(), id)
 	if err != nil {
 		return Authorization{}, err
 	}

@@ -3,6 +3,7 @@ package acme_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -16,7 +17,9 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -927,6 +930,89 @@ func TestOthersObjectsLookLikeNone(t *testing.T) {
 	}
 }
 
+// An askedStore fails where it is asked for what cannot be an id, as a database
+// does that takes no NUL in a text.
+type askedStore struct{ acme.Store }
+
+func askedFor(id string) error {
+	if b, err := hex.DecodeString(id); err != nil || len(b) != 16 {
+		return fmt.Errorf("the store was asked for %q", id)
+	}
+	return nil
+}
+
+func (s askedStore) Account(ctx context.Context, id string) (acme.Account, error) {
+	if err := askedFor(id); err != nil {
+		return acme.Account{}, err
+	}
+	return s.Store.Account(ctx, id)
+}
+
+func (s askedStore) Order(ctx context.Context, id string) (acme.Order, error) {
+	if err := askedFor(id); err != nil {
+		return acme.Order{}, err
+	}
+	return s.Store.Order(ctx, id)
+}
+
+func (s askedStore) Authorization(ctx context.Context, id string) (acme.Authorization, error) {
+	if err := askedFor(id); err != nil {
+		return acme.Authorization{}, err
+	}
+	return s.Store.Authorization(ctx, id)
+}
+
+func (s askedStore) CertificateByID(ctx context.Context, id string) (ca.Record, error) {
+	if err := askedFor(id); err != nil {
+		return ca.Record{}, err
+	}
+	return s.Store.CertificateByID(ctx, id)
+}
+
+func (s askedStore) ListOrders(ctx context.Context, account, after string, limit int) ([]acme.OrderRef, error) {
+	if err := errors.Join(askedFor(account), askedFor(cmp.Or(after, account))); err != nil {
+		return nil, err
+	}
+	return s.Store.ListOrders(ctx, account, after, limit)
+}
+
+func TestWhatCannotBeAnIDNamesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *acme.Config) { c.Store = askedStore{c.Store} })
+	c := w.client()
+	for _, id := range []string{"%00", "%ff", "none", "%27", "..%2f", strings.Repeat("a", 31), strings.Repeat("A", 32), strings.Repeat("a", 33)} {
+		for _, path := range []string{"order/" + id, "order/" + id + "/finalize", "authz/" + id, "challenge/" + id + "/http-01", "cert/" + id, "account/" + id, "account/" + id + "/orders"} {
+			payload := ""
+			if strings.HasSuffix(path, "finalize") {
+				payload = `{"csr":"AAAA"}`
+			}
+			c.post(w.url(path), payload).problem(404, "malformed")
+		}
+		c.get(c.kid+"/orders?cursor="+id).problem(400, "malformed")
+	}
+	for _, id := range []string{"\x00", "none", "'", "\u00e9"} {
+		kid := w.url("account/" + id)
+		c.send(c.kid, jws(t, c.key, c.header(c.kid, map[string]any{"kid": kid}), "")).problem(400, "accountDoesNotExist")
+	}
+}
+
+// encoding/json takes "Value" for "value", and the last of two for both.
+func TestNoPayloadCanBeReadInTwoWays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.client()
+	for _, payload := range []string{
+		`{"identifiers":[{"type":"dns","value":"a.example.com"}],"IDENTIFIERS":[{"type":"dns","value":"b.example.com"}]}`,
+		`{"identifiers":[{"type":"dns","value":"a.example.com"}],"identifier\u017f":[]}`,
+		`{"identifiers":[{"type":"dns","value":"a.example.com","value":"b.example.com"}]}`,
+		`{"identifiers":[{"type":"dns","value":"a.example.com","Value":"b.example.com"}]}`,
+		`{"identifiers":[{"type":"dns","value":"a.example.com"}],"x":[[{"y":{}},{"y":{"z":1,"z":2}}]]}`,
+	} {
+		c.post(w.url("new-order"), payload).problem(400, "malformed")
+	}
+	c.post(w.url("new-order"), `{"identifiers":[{"type":"dns","value":"a.example.com"},{"type":"dns","value":"b.example.com"}],"x":[{"type":"x"},"type",{"y":{"type":1}}]}`).want(201)
+}
+
 func TestOnlyReadResourcesWantAnEmptyPayload(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -1288,10 +1374,12 @@ func TestFactsAreInTheAuditLog(t *testing.T) {
 	c := w.client()
 	w.validator.fail("bad.example.com", &acme.Problem{Type: acme.Connection, Detail: "refused"})
 	_, r := c.order("bad.example.com")
-	c.prove(r.strs("authorizations")[0], "http-01")
+	c.prove(r.strs("authorizations")[0], "http-01") // fails, which anyone can make it do
 	c.issue("a.example.com")
-	_, open := c.order("b.example.com")
+	_, open := c.order("b.example.com") // as is giving up what was never proven
 	c.post(open.strs("authorizations")[0], map[string]any{"status": "deactivated"}).want(200)
+	_, proven := c.ready("c.example.com")
+	c.post(proven.strs("authorizations")[0], map[string]any{"status": "deactivated"}).want(200)
 	c.post(c.kid, map[string]any{"contact": []string{"mailto:a@example.com"}}).want(200)
 	c.post(c.kid, map[string]any{"status": "deactivated"}).want(200)
 	got := map[string]int{}
@@ -1307,7 +1395,7 @@ func TestFactsAreInTheAuditLog(t *testing.T) {
 	}
 	want := map[string]int{
 		"account.created": 1, "account.updated": 1, "account.deactivated": 1,
-		"authorization.validated": 1, "authorization.failed": 1, "authorization.deactivated": 1,
+		"authorization.validated": 2, "authorization.deactivated": 1,
 		ca.ActionIntended: 1, ca.ActionIssued: 1,
 	}
 	if !maps.Equal(got, want) {

@@ -170,8 +170,12 @@ func (s *Server) listOrders(w http.ResponseWriter, r *http.Request) error {
 	if pathValue(r, "id") != req.account.ID {
 		return notHere()
 	}
+	cursor := r.URL.Query().Get("cursor")
+	if cursor != "" && !isID(cursor) {
+		return malformed("the cursor is not one that this list gave out")
+	}
 	// One more than the page has says whether there is a next one.
-	refs, err := s.store.ListOrders(r.Context(), req.account.ID, r.URL.Query().Get("cursor"), s.cfg.PageSize+1)
+	refs, err := s.store.ListOrders(r.Context(), req.account.ID, cursor, s.cfg.PageSize+1)
 	if err != nil {
 		return err
 	}
