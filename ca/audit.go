@@ -1,7 +1,9 @@
 package ca
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/audit"
@@ -17,14 +19,21 @@ const (
 	ActionRevoked   = "certificate.revoked"
 )
 
-// maxCause bounds how much of an error text an audit entry takes.
-const maxCause = 512
+const (
+	// maxCause bounds how much of an error text an audit entry takes.
+	maxCause = 512
+	// maxListed bounds the octets of names in an entry, so that the entry stays
+	// within audit.MaxDetail with all else that it says.
+	maxListed = 6 << 10
+)
 
 type intentDetail struct {
 	ID        string       `json:"id"`
 	Issuer    IssuerID     `json:"issuer"`
 	Profile   string       `json:"profile"`
 	Names     []Identifier `json:"names,omitempty"`
+	NameCount int          `json:"names_total,omitempty"`  // where Names are only the first
+	NamesHash string       `json:"names_sha256,omitempty"` // of them all then
 	NotBefore time.Time    `json:"not_before"`
 	NotAfter  time.Time    `json:"not_after"`
 	SPKIHash  string       `json:"spki_sha256"`
@@ -49,10 +58,35 @@ type revokedDetail struct {
 
 // Intended is the entry of a Ledger's Begin.
 func (in Intent) Intended() audit.Entry {
-	return in.Requester.entry(ActionIntended, in.Serial, intentDetail{
-		ID: in.ID, Issuer: in.Issuer, Profile: in.Profile, Names: in.Names, NotBefore: in.NotBefore.UTC(), NotAfter: in.NotAfter.UTC(),
+	d := intentDetail{
+		ID: in.ID, Issuer: in.Issuer, Profile: in.Profile, Names: firstNames(in.Names), NotBefore: in.NotBefore.UTC(), NotAfter: in.NotAfter.UTC(),
 		SPKIHash: hexOf(in.SPKIHash[:]), TBSHash: sha256Hex(in.TBS),
-	})
+	}
+	if len(d.Names) < len(in.Names) {
+		d.NameCount, d.NamesHash = len(in.Names), namesHash(in.Names)
+	}
+	return in.Requester.entry(ActionIntended, in.Serial, d)
+}
+
+// firstNames are as many as an entry may list.
+func firstNames(names []Identifier) []Identifier {
+	size := 0
+	for i, n := range names {
+		size += len(`{"type":"","value":""},`) + len(n.Type) + len(n.Value) // checked names need no escapes
+		if size > maxListed {
+			return names[:i]
+		}
+	}
+	return names
+}
+
+// namesHash is what docs/audit.md says it is: over a line "type:value" for each.
+func namesHash(names []Identifier) string {
+	h := sha256.New()
+	for _, n := range names {
+		_, _ = fmt.Fprintf(h, "%s:%s\n", n.Type, n.Value) // a hash takes all
+	}
+	return hexOf(h.Sum(nil))
 }
 
 // Committed is the entry of a Ledger's Commit.
