@@ -10,9 +10,25 @@ import (
 	"testing"
 )
 
-// startPostgres starts a PostgreSQL of the test's own and returns its URL. The
-// server refuses to run as root, so root lends it the user nobody.
+// startPostgres starts a PostgreSQL of the test's own and returns its URL.
 func startPostgres(t testing.TB) string {
+	t.Helper()
+	p := newPostgres(t)
+	p.start(t)
+	return p.url
+}
+
+// postgres is a PostgreSQL that can be started, and started again.
+type postgres struct {
+	*process
+	url    string
+	server func() *exec.Cmd
+	ready  func() error
+}
+
+// newPostgres makes the data of one. The server refuses to run as root, so root
+// lends it the user nobody.
+func newPostgres(t testing.TB) *postgres {
 	t.Helper()
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil || len(found) == 0 {
@@ -40,13 +56,23 @@ func startPostgres(t testing.TB) string {
 		t.Fatalf("initdb: %v\n%s", err, out)
 	}
 	port := freePort(t)
-	server := as(filepath.Join(bin, "postgres"), "-D", data, "-p", strconv.Itoa(port), "-k", dir,
-		"-c", "listen_addresses=127.0.0.1", "-c", "max_connections=50")
-	server.Dir = dir
-	start(t, "postgres", server)
 	ready := filepath.Join(bin, "pg_isready")
-	waitFor(t, "PostgreSQL", func() error {
-		return exec.Command(ready, "-h", "127.0.0.1", "-p", strconv.Itoa(port)).Run()
-	})
-	return fmt.Sprintf("postgres://secsy@127.0.0.1:%d/postgres?sslmode=disable", port)
+	return &postgres{
+		url: fmt.Sprintf("postgres://secsy@127.0.0.1:%d/postgres?sslmode=disable", port),
+		server: func() *exec.Cmd {
+			cmd := as(filepath.Join(bin, "postgres"), "-D", data, "-p", strconv.Itoa(port), "-k", dir,
+				"-c", "listen_addresses=127.0.0.1", "-c", "max_connections=50")
+			cmd.Dir = dir
+			return cmd
+		},
+		ready: func() error {
+			return exec.Command(ready, "-h", "127.0.0.1", "-p", strconv.Itoa(port)).Run()
+		},
+	}
+}
+
+func (p *postgres) start(t testing.TB) {
+	t.Helper()
+	p.process = start(t, "postgres", p.server())
+	waitFor(t, "PostgreSQL", p.ready)
 }
