@@ -194,7 +194,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		status = tryLater
 	case errors.Is(err, context.DeadlineExceeded):
 		status = tryLater
-		s.faults.report(r.Context(), "waiting for a signature", err)
+		s.faults.report(r.Context(), "waiting for the store or a signature", err)
 	case r.Context().Err() == nil: // a client that left is no fault of ours
 		s.faults.report(r.Context(), "answering a request", err)
 	}

@@ -41,6 +41,7 @@ type Config struct {
 	RefreshMargin time.Duration  // signed anew when less than this is left; 0 means half of Validity
 	MaxAge        time.Duration  // the longest an HTTP cache may keep an answer; 0 means 1 hour
 	CacheSize     int            // responses kept in memory, twice as many at most; 0 means 20,000
+	ReadTimeout   time.Duration  // the longest wait for the store; 0 means 5 seconds
 	SignTimeout   time.Duration  // the longest wait for a signature; 0 means 10 seconds
 	MaxSigning    int            // signatures at once, of shared answers and of single ones each; 0 means 32
 	IgnoreNonce   bool           // answer without nonce, as RFC 9919 §3.2.1 allows
@@ -92,14 +93,17 @@ func (c Config) withDefaults() (Config, error) {
 	if c.CacheSize == 0 {
 		c.CacheSize = 20_000
 	}
+	if c.ReadTimeout == 0 {
+		c.ReadTimeout = 5 * time.Second
+	}
 	if c.SignTimeout == 0 {
 		c.SignTimeout = 10 * time.Second
 	}
 	if c.MaxSigning == 0 {
 		c.MaxSigning = 32
 	}
-	if c.MaxAge < 0 || c.CacheSize < 0 || c.SignTimeout < 0 || c.MaxSigning < 0 {
-		return c, errors.New("ocsp: negative max age, cache size, sign timeout or signatures at once")
+	if c.MaxAge < 0 || c.CacheSize < 0 || c.ReadTimeout < 0 || c.SignTimeout < 0 || c.MaxSigning < 0 {
+		return c, errors.New("ocsp: negative max age, cache size, timeout or signatures at once")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -229,6 +233,8 @@ func (s *Server) postFor(req *request) (*post, error) {
 // statuses reads the state of every certificate asked about. If one was never
 // assigned there is no signature at all: random serials must not buy any.
 func (s *Server) statuses(ctx context.Context, p *post, req *request) ([]Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadTimeout)
+	defer cancel()
 	out := make([]Status, 0, len(req.certIDs))
 	pending := false
 	for _, id := range req.certIDs {

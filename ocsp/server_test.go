@@ -351,6 +351,26 @@ func TestWaitingForASlotEndsWithTryLater(t *testing.T) {
 	})
 }
 
+// A database that neither answers nor refuses must not keep clients longer than
+// they have patience.
+func TestStoreThatHangsMeansTryLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.server(nil)
+		c := w.leaf(0, 5, Status{State: ca.Issued})
+		w.ask(s, 0, c)
+		w.frozen.Store(true)
+		start := time.Now()
+		refused(t, doPost(s, w.query(0, c, crypto.SHA1), requestType), tryLater)
+		if took := time.Since(start); took != 5*time.Second {
+			t.Errorf("waited for %v", took)
+		}
+		w.frozen.Store(false)
+		w.ask(s, 0, c)
+	})
+}
+
 func TestOldAnswerServesWhileTheDeviceIsAwayButNotPastItsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ type world struct {
 	caKeys  map[ca.IssuerID]crypto.Signer
 	keys    *keystest.Store
 	logs    bytes.Buffer
+	frozen  atomic.Bool // the store does not answer
 
 	mu         sync.Mutex // guards what follows
 	statuses   map[ca.IssuerID]map[ca.Serial]Status
@@ -117,7 +119,11 @@ func (w *world) set(i int, c *x509.Certificate, st Status) {
 }
 
 // Status implements Source.
-func (w *world) Status(_ context.Context, issuer ca.IssuerID, serial ca.Serial) (Status, error) {
+func (w *world) Status(ctx context.Context, issuer ca.IssuerID, serial ca.Serial) (Status, error) {
+	if w.frozen.Load() {
+		<-ctx.Done()
+		return Status{}, ctx.Err()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reads++
