@@ -294,7 +294,10 @@ func TestAFullDiskStopsIssuanceAndNothingElse(t *testing.T) {
 	if l := s.crl(t); l.Number.Cmp(before.Number) != 0 {
 		t.Errorf("CRL %v after %v", l.Number, before.Number)
 	}
-	t.Logf("/readyz: %d", s.readyz(t))
+	// Status is still to be had here, so nobody is sent away.
+	if code := s.readyz(t); code != http.StatusOK {
+		t.Errorf("/readyz: %d", code)
+	}
 
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
@@ -353,6 +356,7 @@ func TestADatabaseThatGoesAwayIsOutlived(t *testing.T) {
 		t.Errorf("%d lines of errors", n)
 	}
 	verifyAudit(t, s)
+	s.stop() // PostgreSQL waits for it before it ends
 }
 
 // A drain answers what it has taken on, gives back the validation that hangs,
