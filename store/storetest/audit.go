@@ -12,7 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/secsy-pki/secsy-pki/acme"
 	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/ca/catest"
+	"github.com/secsy-pki/secsy-pki/crl"
+	"github.com/secsy-pki/secsy-pki/keys"
 	"github.com/secsy-pki/secsy-pki/store"
 )
 
@@ -28,6 +33,7 @@ func Audit(t *testing.T, open func(t *testing.T) *store.DB) {
 		"VerifyingBesideSequencersFindsNothing": auditVerifyWhileBusy,
 		"ChangesAreRefused":                     auditRefusesChange,
 		"TamperingIsFound":                      auditTampering,
+		"NothingHappensWithoutItsEntry":         auditNothingWithout,
 		"ListingSelectsAndPages":                auditList,
 	}
 	for name, law := range laws {
@@ -284,6 +290,55 @@ func auditRefusesChange(t *testing.T, db *store.DB) {
 		t.Fatal(err)
 	}
 	auditWhole(t, a, 2)
+}
+
+// auditNothingWithout takes the entries' table away: whatever has an entry must
+// not happen then.
+func auditNothingWithout(t *testing.T, db *store.DB) {
+	c, accounts, crls := store.NewCA(db), store.NewACME(db), store.NewCRL(db)
+	l := c.PlainLedger()
+	issued, pending, fresh := caIssue(t, c, 1), catest.Intent(2), catest.Intent(3)
+	must(t, l.Begin(t.Context(), pending))
+	number := statusReserve(t, crls, 1)
+	account := acme.Account{
+		ID: audit.NewID(), Key: []byte(`{"kty":"x"}`), Thumbprint: "tp", Status: acme.AccountValid, CreatedAt: acmeNow,
+	}
+	must(t, auditExec(t, db, `ALTER TABLE audit_entries RENAME TO audit_gone`))
+	for fact, err := range map[string]error{
+		"an intent":       l.Begin(t.Context(), fresh),
+		"a certificate":   l.Commit(t.Context(), pending, catest.Signed(pending)),
+		"a void intent":   l.Abort(t.Context(), pending, keys.ErrBusy),
+		"a failed intent": l.Abort(t.Context(), pending, context.DeadlineExceeded),
+		"abandoning":      caAbandon(t, c, pending),
+		"revoking":        caRevoke(t, c, issued, ca.KeyCompromise),
+		"a CRL":           crls.Publish(t.Context(), statusPublication(number, true)),
+		"an account": func() error {
+			_, _, err := accounts.CreateAccount(t.Context(), account, acmeEntry())
+			return err
+		}(),
+	} {
+		if err == nil {
+			t.Errorf("%s came about without an entry", fact)
+		}
+	}
+	_, err := c.Record(t.Context(), fresh.Serial)
+	wantErr(t, err, ca.ErrNotFound)
+	for serial, want := range map[ca.Serial]ca.State{pending.Serial: ca.Pending, issued.Serial: ca.Issued} {
+		r, err := c.Record(t.Context(), serial)
+		must(t, err)
+		if r.State != want || r.Revoked() {
+			t.Errorf("certificate %s is %s, revoked %t; want %s", serial, r.State, r.Revoked(), want)
+		}
+	}
+	blocked, err := c.KeyBlocked(t.Context(), issued.SPKIHash)
+	must(t, err)
+	if blocked {
+		t.Error("the key is blocked")
+	}
+	_, err = accounts.AccountByKey(t.Context(), account.Thumbprint)
+	wantErr(t, err, acme.ErrNotFound)
+	_, err = crls.Latest(t.Context(), statusIssuer)
+	wantErr(t, err, crl.ErrNone)
 }
 
 // auditDisarm takes the triggers away, as somebody with the database's own

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/ca/catest"
 	"github.com/secsy-pki/secsy-pki/keys"
@@ -74,15 +75,37 @@ func caAudit(t *testing.T, db *store.DB) {
 	caOK(t, l.Abort(t.Context(), void, keys.ErrBusy))
 	caOK(t, l.Begin(t.Context(), failed))
 	caOK(t, l.Abort(t.Context(), failed, context.DeadlineExceeded))
+	revoked, lost := caIssue(t, c, 4), catest.Intent(5)
+	caOK(t, caRevoke(t, c, revoked, ca.Superseded))
+	caOK(t, caRevoke(t, c, revoked, ca.KeyCompromise))
+	caOK(t, l.Begin(t.Context(), lost))
+	caOK(t, caAbandon(t, c, lost))
 	// What does not happen leaves no entry.
+	if caRevoke(t, c, revoked, ca.KeyCompromise) == nil || caRevoke(t, c, lost, ca.Superseded) == nil || caAbandon(t, c, lost) == nil {
+		t.Error("a second end was accepted")
+	}
 	if l.Begin(t.Context(), catest.Intent(1)) == nil || l.Commit(t.Context(), void, catest.Signed(void)) == nil || l.Abort(t.Context(), failed, nil) == nil {
 		t.Error("a second end was accepted")
 	}
-	for action, want := range map[string]int64{ca.ActionIntended: 3, ca.ActionIssued: 1, ca.ActionVoided: 1, ca.ActionAbandoned: 1} {
+	for action, want := range map[string]int64{
+		ca.ActionIntended: 5, ca.ActionIssued: 2, ca.ActionVoided: 1, ca.ActionAbandoned: 2, ca.ActionRevoked: 2,
+	} {
 		if got := actions(action); got != want {
 			t.Errorf("%d entries %s, want %d", got, action, want)
 		}
 	}
+}
+
+func caRevoke(t *testing.T, c *store.CA, in ca.Intent, reason ca.Reason) error {
+	t.Helper()
+	r := ca.Revocation{Serial: in.Serial, Reason: reason, At: in.CreatedAt, BlockKey: reason == ca.KeyCompromise}
+	return c.Revoke(t.Context(), r, audit.New("test", ca.ActionRevoked, "certificate/"+string(in.Serial), nil))
+}
+
+func caAbandon(t *testing.T, c *store.CA, in ca.Intent) error {
+	t.Helper()
+	e := audit.New("test", ca.ActionAbandoned, "certificate/"+string(in.Serial), nil)
+	return c.Abandon(t.Context(), in.Serial, in.LeaseUntil.Add(time.Second), e)
 }
 
 func caByID(t *testing.T, db *store.DB) {
