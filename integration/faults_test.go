@@ -525,3 +525,77 @@ func TestKillTakesBackNeitherCRLNumberNorResponder(t *testing.T) {
 		t.Errorf("OCSP status %d, reason %d", r.Status, r.RevocationReason)
 	}
 }
+
+// replica starts a second server with the same keys on the same database.
+func (s *server) replica(t *testing.T, postgres string) *server {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "secsy-data")
+	if out, err := exec.Command("cp", "-a", s.dir, dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return startQuickstart(t, quickstart{dir: dir, postgres: postgres})
+}
+
+// Two that build CRLs of one issuer take turns: a number is never given twice,
+// neither goes back, and both come to list everything.
+func TestReplicasShareTheNumbersOfCRLs(t *testing.T) {
+	t.Parallel()
+	url := startPostgres(t)
+	a := startQuickstart(t, quickstart{postgres: url})
+	u := newSubscriber(t, a)
+	serveChallenges(t, a.http01, u.client)
+	b := a.replica(t, url)
+	// The replica's files name the URLs of the first one; it listens elsewhere.
+	b.env["CRL_URL"] = "http://" + b.args[4] + a.env["CRL_URL"][strings.LastIndex(a.env["CRL_URL"], "/crl/"):]
+
+	seen := map[string]string{} // octets by number
+	last := map[*server]*x509.RevocationList{}
+	look := func(s *server) *x509.RevocationList {
+		l := s.crl(t)
+		if before := last[s]; before != nil && (l.Number.Cmp(before.Number) < 0 || l.ThisUpdate.Before(before.ThisUpdate)) {
+			t.Errorf("CRL %v of %v after %v of %v", l.Number, l.ThisUpdate, before.Number, before.ThisUpdate)
+		}
+		if other, ok := seen[l.Number.String()]; ok && other != string(l.Raw) {
+			t.Errorf("two CRLs with number %v", l.Number)
+		}
+		seen[l.Number.String()], last[s] = string(l.Raw), l
+		return l
+	}
+	listing := func(n int) {
+		t.Helper()
+		waitFor(t, "a CRL of all that is revoked on both", func() error {
+			for _, s := range []*server{a, b} {
+				if got := len(look(s).RevokedCertificateEntries); got != n {
+					return fmt.Errorf("%d entries", got)
+				}
+			}
+			return nil
+		})
+	}
+	revoke := func(s *server, args ...string) {
+		t.Helper()
+		args = append([]string{"cert", "revoke", "--yes", "--socket", filepath.Join(s.dir, "operator.sock")}, args...)
+		if out, errs, code := run(t, args...); code != 0 {
+			t.Errorf("exit %d\n%s%s", code, out, errs)
+		}
+	}
+	serial := func(c *x509.Certificate) string { return fmt.Sprintf("%034x", c.SerialNumber) }
+	first, second := u.mustObtain(nil), u.mustObtain(nil)
+	revoke(a, serial(first), "--reason", "superseded")
+	revoke(b, serial(second), "--reason", "superseded")
+	listing(2)
+	revoke(b, serial(first), "--reason", "keyCompromise")
+	waitFor(t, "the new reason on both", func() error {
+		for _, s := range []*server{a, b} {
+			for _, e := range look(s).RevokedCertificateEntries {
+				if e.SerialNumber.Cmp(first.SerialNumber) == 0 && e.ReasonCode != 1 {
+					return fmt.Errorf("reason %d", e.ReasonCode)
+				}
+			}
+		}
+		return nil
+	})
+	listing(2)
+	b.stop()
+	a.stop()
+}
