@@ -19,6 +19,10 @@ const (
 	typeCert = "application/pkix-cert"
 	// certMaxAge is how long caches may keep a CA certificate.
 	certMaxAge = 24 * time.Hour
+	// slowest is how many octets a second a client must take to get all of a
+	// large file, and large is what needs more time than any other answer.
+	slowest = 32 << 10
+	large   = 1 << 20
 )
 
 // A file is a whole body with what HTTP says about it.
@@ -74,6 +78,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Expires", s.cfg.Now().Add(time.Duration(age)*time.Second).UTC().Format(http.TimeFormat))
 	if !oneRange(r.Header) {
 		r.Header.Del("Range") // RFC 9110 §14.2: a server may ignore it
+	}
+	if n := len(f.body); n > large {
+		enough := time.Minute + time.Duration(n/slowest)*time.Second
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(enough)) // best effort
 	}
 	http.ServeContent(w, r, "", f.modified, bytes.NewReader(f.body))
 	return nil

@@ -97,6 +97,34 @@ func TestManyRangesCostNoMoreThanTheWhole(t *testing.T) {
 	}
 }
 
+// A patient is a ResponseWriter that knows how long it may take.
+type patient struct {
+	*httptest.ResponseRecorder
+	until time.Time
+}
+
+func (p *patient) SetWriteDeadline(t time.Time) error { p.until = t; return nil }
+
+// Tens of megabytes over a slow line take longer than any other answer.
+func TestLargeCRLHasTheTimeItTakes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.prepared(nil)
+		for size, want := range map[int]time.Duration{
+			1000:     0, // as any answer
+			64 << 20: 35 * time.Minute,
+		} {
+			s.shelves[w.issuer.ID].put(CRL{Issuer: w.issuer.ID, NextUpdate: time.Now().Add(time.Hour), DER: make([]byte, size)})
+			p := &patient{ResponseRecorder: httptest.NewRecorder()}
+			s.Handler().ServeHTTP(p, httptest.NewRequest(http.MethodGet, "/crl/"+string(w.issuer.ID)+".crl", http.NoBody))
+			if got := time.Until(p.until); p.Body.Len() != size || want == 0 != p.until.IsZero() || want > 0 && got.Round(time.Minute) != want {
+				t.Errorf("%d octets of %d in %v", p.Body.Len(), size, got)
+			}
+		}
+	})
+}
+
 func TestIssuerCertificateIsServed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
