@@ -52,6 +52,9 @@ type Store interface {
 	// authorizations whose time to be purged has come. It touches at most limit
 	// of each and reports how many it did touch.
 	Sweep(ctx context.Context, s Sweep) (int, error)
+	// EndLeases makes every validation and issuance under way due at now, if it
+	// were due later.
+	EndLeases(ctx context.Context, now time.Time) error
 }
 
 // Accounts keeps accounts. The thumbprint of a key is unique among them.

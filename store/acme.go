@@ -574,6 +574,17 @@ func (s *ACME) Sweep(ctx context.Context, w acme.Sweep) (int, error) {
 	return most, err
 }
 
+// EndLeases makes all that is under way due.
+func (s *ACME) EndLeases(ctx context.Context, now time.Time) error {
+	return s.write(ctx, "ending leases", func(ctx context.Context, tx Tx) error {
+		if _, err := tx.Exec(ctx, `UPDATE acme_orders SET due_at = $1 WHERE status = 'processing' AND due_at > $1`, micros(now)); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE acme_authzs SET lease_until = $1 WHERE lease_until <> 0 AND lease_until > $1`, micros(now))
+		return err
+	})
+}
+
 func flag(b bool) int64 {
 	if b {
 		return 1

@@ -41,6 +41,7 @@ func ACME(t *testing.T, open func(t *testing.T) *store.DB) {
 		"BusyDoesNotCount":                     acmeAbort,
 		"DueOrdersAreClaimedOnce":              acmeDue,
 		"SweepExpiresThenDeletes":              acmeSweep,
+		"EndedLeasesAreDueAtOnce":              acmeEndLeases,
 	}
 	for name, law := range laws {
 		t.Run(name, func(t *testing.T) {
@@ -600,6 +601,30 @@ func acmeDue(t *testing.T, w acmeWorld) {
 	}
 	must(t, w.ClaimDue(ctx, o.ID, due[0].DueAt, c.DueAt.Add(time.Minute)))
 	wantErr(t, w.ClaimDue(ctx, o.ID, due[0].DueAt, c.DueAt.Add(time.Minute)), acme.ErrMoved)
+}
+
+func acmeEndLeases(t *testing.T, w acmeWorld) {
+	ctx := t.Context()
+	parked := w.ready(t, "acct", "a.example")
+	must(t, w.Park(ctx, acmeClaim(parked, "csr")))
+	_, as := w.order(t, "acct", "b.example")
+	must(t, w.StartChallenge(ctx, as[0].ID, acme.HTTP01, acmeNow.Add(time.Minute), acmeNow))
+	waiting, idle := w.order(t, "acct", "c.example")
+	must(t, w.EndLeases(ctx, acmeNow))
+	orders, err := w.DueOrders(ctx, acmeNow, 10)
+	must(t, err)
+	if len(orders) != 1 || orders[0].ID != parked.ID {
+		t.Errorf("due orders: %+v", orders)
+	}
+	validations, err := w.DueValidations(ctx, acmeNow, 10)
+	must(t, err)
+	if len(validations) != 1 || validations[0].ID != as[0].ID {
+		t.Errorf("due validations: %+v; those not started are %s", validations, idle[0].ID)
+	}
+	w.wantStatus(t, waiting.ID, acme.OrderPending)
+	// The old owner's outcome comes too late once somebody else has the lease.
+	must(t, w.ExtendLease(ctx, as[0].ID, acmeNow, acmeNow.Add(time.Hour)))
+	wantErr(t, w.FinishValidation(ctx, acmeValid(as[0], acmeNow.Add(time.Minute)), acmeEntry()), acme.ErrMoved)
 }
 
 func acmeSweep(t *testing.T, w acmeWorld) {
