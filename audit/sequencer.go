@@ -127,8 +127,10 @@ func (s *Sequencer) rest(ctx context.Context) {
 
 // drain extends the chain until nothing waits.
 func (s *Sequencer) drain(ctx context.Context) error {
+	counted := false
 	for losses := 0; ; {
-		more, err := s.extend(ctx)
+		more, err := s.extend(ctx, counted)
+		counted = err == nil
 		switch {
 		case errors.Is(err, ErrHeadMoved) && losses < maxLosses:
 			// Another replica was faster, and has probably done our work.
@@ -145,8 +147,9 @@ func (s *Sequencer) drain(ctx context.Context) error {
 	}
 }
 
-// extend sequences one batch, and says whether there is more.
-func (s *Sequencer) extend(ctx context.Context) (more bool, err error) {
+// extend sequences one batch, and says whether there is more. counted says that
+// the batch before this one has counted what waits.
+func (s *Sequencer) extend(ctx context.Context, counted bool) (more bool, err error) {
 	// The head is read before the entries: if one of them gets its place from
 	// another replica after that, the head is no longer this one.
 	head, err := s.log.Head(ctx)
@@ -158,7 +161,7 @@ func (s *Sequencer) extend(ctx context.Context) (more bool, err error) {
 		return false, fmt.Errorf("reading pending entries: %w", err)
 	}
 	more = len(entries) == s.batch
-	if err := s.measure(ctx, entries, more); err != nil {
+	if err := s.measure(ctx, entries, counted); err != nil {
 		return false, err
 	}
 	if len(entries) == 0 {
@@ -176,13 +179,18 @@ func (s *Sequencer) extend(ctx context.Context) (more bool, err error) {
 	return more, nil
 }
 
-// measure shows what waits. Only a full batch needs a count by the database.
-func (s *Sequencer) measure(ctx context.Context, entries []Entry, more bool) error {
+// measure shows what waits. Only the first of several full batches has the
+// database count: a count for each would cost the square of a long backlog.
+func (s *Sequencer) measure(ctx context.Context, entries []Entry, counted bool) error {
 	b := Backlog{Count: int64(len(entries))}
 	if len(entries) > 0 {
 		b.Oldest = entries[0].At
 	}
-	if more {
+	switch full := len(entries) == s.batch; {
+	case full && counted:
+		s.stats.waitingSince(b.Oldest) // extended has counted down
+		return nil
+	case full:
 		var err error
 		if b, err = s.log.Backlog(ctx); err != nil {
 			return fmt.Errorf("counting pending entries: %w", err)
@@ -249,8 +257,10 @@ func (s *sequencerStats) waiting(b Backlog) {
 		s.oldest.Set(0)
 		return
 	}
-	s.oldest.Set(float64(b.Oldest.UnixMicro()) / 1e6)
+	s.waitingSince(b.Oldest)
 }
+
+func (s *sequencerStats) waitingSince(t time.Time) { s.oldest.Set(float64(t.UnixMicro()) / 1e6) }
 
 func (s *sequencerStats) extended(head Head, n int) {
 	s.sequenced.Add(float64(n))

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +52,33 @@ func TestFlushChainsEverythingInBatches(t *testing.T) {
 			t.Error(err)
 		}
 		whole(t, m, int64(n))
+	}
+}
+
+// A counter counts how often what waits is counted.
+type counter struct {
+	*audittest.Memory
+	counts atomic.Int32
+}
+
+func (c *counter) Backlog(ctx context.Context) (audit.Backlog, error) {
+	c.counts.Add(1)
+	return c.Memory.Backlog(ctx)
+}
+
+func TestLongBacklogIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	c := &counter{Memory: emptyLog()}
+	for range 100 {
+		c.Append(audit.New("system", "x", "y", nil))
+	}
+	s := sequencer(t, c.Memory, func(cfg *audit.SequencerConfig) { cfg.Log = c })
+	if err := s.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	whole(t, c.Memory, 100)
+	if n := c.counts.Load(); n != 1 {
+		t.Errorf("counted %d times on the way", n)
 	}
 }
 
