@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"math/big"
+	"strings"
 	"testing"
 	"time"
 
@@ -337,6 +338,9 @@ func FuzzDecodePath(f *testing.F) {
 		}
 		if len(der) > len(path) {
 			t.Fatal("longer than what it was decoded from")
+		}
+		if strings.HasPrefix(b64(der), "/") {
+			return // taken for one more slash of the path; a request begins with "M"
 		}
 		again, err := decodePath(escapeAll(b64(der)))
 		if err != nil || !bytes.Equal(again, der) {
