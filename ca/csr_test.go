@@ -14,12 +14,15 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"math/big"
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -28,6 +31,7 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/ca/catest"
+	"github.com/secsy-pki/secsy-pki/ca/weakkey"
 )
 
 // csrOf makes a CSR of key, P-256 for nil, that change has altered.
@@ -185,6 +189,49 @@ func TestWeakKeysAreRefusedInTheCSR(t *testing.T) {
 		}
 		wantRefusal(t, c.CheckKey(t.Context(), key.Public()), ca.BadPublicKey)
 	}
+}
+
+// TestListedKeyIsRefusedInTheCSR goes from a file as the openssl-blacklist
+// packages have it to the refusal of a CSR with a key that is on it.
+func TestListedKeyIsRefusedInTheCSR(t *testing.T) {
+	t.Parallel()
+	listed, other := newRSA(t), newRSA(t)
+	sum := sha1.Sum(fmt.Appendf(nil, "Modulus=%X\n", listed.N)) // openssl rsa -noout -modulus | sha1sum
+	dir := t.TempDir()
+	content := "# a header, as the packages have\n00000001234567890abc\n" + hex.EncodeToString(sum[10:]) + "\nffffffff1234567890ab\n"
+	if err := os.WriteFile(filepath.Join(dir, "blacklist.RSA-2048"), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list, err := weakkey.LoadList(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := catest.New(t, func(cfg *ca.Config) {
+		cfg.Weak = ca.DefaultWeak(cfg.Policy)
+		cfg.Weak.Debian = list
+	})
+	request := func(key *rsa.PrivateKey) ca.Request {
+		return ca.Request{CSR: catest.CSR(t, key, "a.example"), Identifiers: catest.IDs("a.example")}
+	}
+	_, err = c.Issue(t.Context(), request(listed), c.Store.PlainLedger())
+	if r := refusal(t, err, ca.BadCSR); !strings.Contains(r.Detail, "CVE-2008-0166") {
+		t.Errorf("detail %q", r.Detail)
+	}
+	if len(c.Store.Records()) != 0 {
+		t.Error("something was recorded for the listed key")
+	}
+	if _, err := c.Issue(t.Context(), request(other), c.Store.PlainLedger()); err != nil {
+		t.Errorf("another key: %v", err)
+	}
+}
+
+func newRSA(t testing.TB) *rsa.PrivateKey {
+	t.Helper()
+	k, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
 }
 
 // smallRSA is a key of 1024 bits, which crypto/rsa makes for nobody anymore.
