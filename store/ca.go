@@ -17,10 +17,16 @@ import (
 )
 
 // CA keeps serials, certificates, revocations and blocked keys. It is a ca.Store.
-type CA struct{ db *DB }
+type CA struct {
+	db   *DB
+	many int // how many certificates List sorts for a page, at the most
+}
+
+// maxSorted is how many rows are sorted in a few milliseconds.
+const maxSorted = 5000
 
 // NewCA returns the certificates in db.
-func NewCA(db *DB) *CA { return &CA{db} }
+func NewCA(db *DB) *CA { return &CA{db, maxSorted} }
 
 var _ ca.Store = (*CA)(nil)
 
@@ -340,26 +346,10 @@ func (c *CA) List(ctx context.Context, q ca.ListQuery) ([]ca.Record, string, err
 		q.Limit = 50
 	}
 	q.Limit = min(q.Limit, ca.MaxList)
-	stmt, args, err := listStatement(q)
-	if err != nil {
-		return nil, "", err
-	}
 	var out []ca.Record
-	err = c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
-		out = nil
-		rows, err := tx.Query(ctx, stmt, args...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			r, err := scanRecord(rows)
-			if err != nil {
-				return err
-			}
-			out = append(out, r)
-		}
-		return rows.Err()
+	err := c.db.Read(ctx, func(ctx context.Context, tx Tx) (err error) {
+		out, err = c.list(ctx, tx, q)
+		return err
 	})
 	if err != nil {
 		return nil, "", fmt.Errorf("listing certificates: %w", err)
@@ -372,53 +362,126 @@ func (c *CA) List(ctx context.Context, q ca.ListQuery) ([]ca.Record, string, err
 	return out, strconv.FormatInt(micros(last.CreatedAt), 10) + "." + string(last.Serial), nil
 }
 
-// listStatement asks for one row more than the page has, to know whether there
-// is a next one.
-func listStatement(q ca.ListQuery) (string, []any, error) {
-	var (
-		where []string
-		args  []any
-	)
-	// Each %s of cond becomes the parameter's number.
-	add := func(cond string, vals ...any) {
-		refs := make([]any, 0, len(vals))
-		for _, v := range vals {
-			args = append(args, v)
-			refs = append(refs, "$"+strconv.Itoa(len(args)))
-		}
-		where = append(where, fmt.Sprintf(cond, refs...))
-	}
-	if q.Name != "" {
-		k := nameKey(q.Name)
-		// '/' follows '.', so the range is everything below the name.
-		add(`c.serial IN (SELECT n.serial FROM certificate_names n
-			WHERE n.name_reversed = %s OR (n.name_reversed >= %s AND n.name_reversed < %s))`, k, k+".", k+"/")
-	}
-	if q.SerialPrefix != "" {
-		p := strings.ToLower(q.SerialPrefix)
-		add(`c.serial >= %s AND c.serial < %s`, p, p+"g") // 'g' follows every hex digit
+// list asks for one row more than the page has, to know whether there is a next one.
+func (c *CA) list(ctx context.Context, tx Tx, q ca.ListQuery) ([]ca.Record, error) {
+	var s selection
+	if err := c.narrow(ctx, tx, &s, q); err != nil {
+		return nil, err
 	}
 	if q.State != "" {
-		add(`c.state = %s`, string(q.State))
-	}
-	if q.Issuer != "" {
-		add(`c.issuer = %s`, string(q.Issuer))
+		s.add(`c.state = %s`, string(q.State))
 	}
 	if q.Revoked {
-		where = append(where, `c.revoked_at <> 0`)
+		s.add(`c.revoked_at <> 0`)
 	}
 	if q.Before != "" {
 		at, serial, ok := strings.Cut(q.Before, ".")
 		us, err := strconv.ParseInt(at, 10, 64)
 		if err != nil || !ok {
-			return "", nil, fmt.Errorf("%w: cursor %q", ca.ErrNotFound, q.Before)
+			return nil, fmt.Errorf("%w: cursor %q", ca.ErrNotFound, q.Before)
 		}
-		add(`(c.created_at < %s OR (c.created_at = %s AND c.serial < %s))`, us, us, serial)
+		s.add(`(c.created_at < %s OR (c.created_at = %s AND c.serial < %s))`, us, us, serial)
 	}
-	stmt := `SELECT ` + recordColumns + ` FROM certificates c`
-	if len(where) > 0 {
-		stmt += ` WHERE ` + strings.Join(where, ` AND `)
+	where := s.where()
+	s.args = append(s.args, int64(q.Limit+1))
+	rows, err := tx.Query(ctx, `SELECT `+recordColumns+` FROM certificates c`+where+
+		` ORDER BY c.created_at DESC, c.serial DESC LIMIT $`+strconv.Itoa(len(s.args)), s.args...)
+	if err != nil {
+		return nil, err
 	}
-	args = append(args, int64(q.Limit+1))
-	return stmt + ` ORDER BY c.created_at DESC, c.serial DESC LIMIT $` + strconv.Itoa(len(args)), args, nil
+	defer rows.Close()
+	var out []ca.Record
+	for rows.Next() {
+		r, err := scanRecord(rows)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, rows.Err()
+}
+
+// narrow adds the conditions that have an index of their own. What they find is
+// sorted by time for each page. If it is too much for that, they are written so
+// that no index serves them: the database then walks back in time until the
+// page is full, which does not take long, for so many are found.
+func (c *CA) narrow(ctx context.Context, tx Tx, s *selection, q ca.ListQuery) error {
+	if q.Name != "" {
+		k := nameKey(q.Name)
+		// '/' follows '.', so the range is everything below the name.
+		const below = `(n.name_reversed = %s OR (n.name_reversed >= %s AND n.name_reversed < %s))`
+		many, err := c.finds(ctx, tx, `certificate_names n`, below, k, k+".", k+"/")
+		if err != nil {
+			return err
+		}
+		if many {
+			s.add(`EXISTS (SELECT 1 FROM certificate_names n WHERE n.serial = c.serial AND `+below+`)`, k, k+".", k+"/")
+		} else {
+			s.add(`c.serial IN (SELECT n.serial FROM certificate_names n WHERE `+below+`)`, k, k+".", k+"/")
+		}
+	}
+	if q.SerialPrefix != "" {
+		p := strings.ToLower(q.SerialPrefix)
+		const prefixed = `c.serial >= %s AND c.serial < %s` // 'g' follows every hex digit
+		many, err := c.finds(ctx, tx, `certificates c`, prefixed, p, p+"g")
+		if err != nil {
+			return err
+		}
+		if many {
+			s.add(`c.serial || '' >= %s AND c.serial || '' < %s`, p, p+"g")
+		} else {
+			s.add(prefixed, p, p+"g")
+		}
+	}
+	if q.Issuer != "" {
+		id := string(q.Issuer)
+		many, err := c.finds(ctx, tx, `certificates c`, `c.issuer = %s AND c.revoked_at <> 0`, id)
+		if err != nil {
+			return err
+		}
+		if many {
+			s.add(`c.issuer || '' = %s`, id)
+		} else {
+			s.add(`c.issuer = %s`, id)
+		}
+	}
+	return nil
+}
+
+// finds says whether a condition finds more rows than are sorted for a page.
+func (c *CA) finds(ctx context.Context, tx Tx, from, cond string, vals ...any) (many bool, err error) {
+	var (
+		s selection
+		n int64
+	)
+	s.add(cond, vals...)
+	s.args = append(s.args, int64(c.many+1))
+	q := `SELECT COUNT(*) FROM (SELECT 1 FROM ` + from + s.where() + ` LIMIT $` + strconv.Itoa(len(s.args)) + `) found`
+	if err := tx.QueryRow(ctx, q, s.args...).Scan(&n); err != nil {
+		return false, fmt.Errorf("counting what is found: %w", err)
+	}
+	return n > int64(c.many), nil
+}
+
+// A selection is a WHERE clause in the making.
+type selection struct {
+	conds []string
+	args  []any
+}
+
+// add adds a condition; each %s of it becomes the parameter's number.
+func (s *selection) add(cond string, vals ...any) {
+	refs := make([]any, 0, len(vals))
+	for _, v := range vals {
+		s.args = append(s.args, v)
+		refs = append(refs, "$"+strconv.Itoa(len(s.args)))
+	}
+	s.conds = append(s.conds, fmt.Sprintf(cond, refs...))
+}
+
+func (s *selection) where() string {
+	if len(s.conds) == 0 {
+		return ""
+	}
+	return ` WHERE ` + strings.Join(s.conds, ` AND `)
 }
