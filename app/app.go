@@ -32,7 +32,8 @@ type Options struct {
 	Stdout     io.Writer // for what Ready's caller prints; the program itself logs
 	Stderr     io.Writer // the log
 	Reload     <-chan struct{}
-	Ready      func(Addresses) // called once requests are answered; may be nil
+	Adjust     func(*config.Config) error // applied to what Reload reads, as it was to Config; may be nil
+	Ready      func(Addresses)            // called once requests are answered; may be nil
 	Wrap       Wrap
 }
 
@@ -66,6 +67,7 @@ type app struct {
 	inForce  *config.Config // with what was reloaded since; watchReload's alone
 	level    *slog.LevelVar
 	log      *slog.Logger
+	held     *held // what log keeps back until all is open
 	registry *prometheus.Registry
 
 	rooms
@@ -75,14 +77,14 @@ type app struct {
 }
 
 func newApp(o Options) *app {
-	a := &app{opts: o, cfg: o.Config, inForce: o.Config, level: new(slog.LevelVar), registry: prometheus.NewRegistry()}
+	a := &app{opts: o, cfg: o.Config, inForce: o.Config, level: new(slog.LevelVar), held: new(held), registry: prometheus.NewRegistry()}
 	_ = a.level.UnmarshalText([]byte(o.Config.Log.Level)) // one of four words by now
-	h := &slog.HandlerOptions{Level: a.level}
+	opts := &slog.HandlerOptions{Level: a.level}
+	var h slog.Handler = slog.NewTextHandler(o.Stderr, opts)
 	if o.Config.Log.Format == config.LogJSON {
-		a.log = slog.New(slog.NewJSONHandler(o.Stderr, h))
-	} else {
-		a.log = slog.New(slog.NewTextHandler(o.Stderr, h))
+		h = slog.NewJSONHandler(o.Stderr, opts)
 	}
+	a.log = slog.New(heldHandler{h, a.held})
 	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "secsy_build_info", Help: "1; the version is the label.", ConstLabels: prometheus.Labels{"version": o.Version},
 	}, func() float64 { return 1 })
@@ -129,6 +131,7 @@ func (a *app) prepare(ctx context.Context) error {
 
 // run serves until ctx ends or something breaks.
 func (a *app) run(ctx context.Context) error {
+	a.held.release()
 	stop := a.startServices()
 	defer stop()
 	serving, cancel := context.WithCancelCause(ctx)

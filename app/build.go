@@ -50,7 +50,8 @@ type rooms struct {
 	front    *front.Front
 }
 
-func (a *app) buildAuthority(context.Context) error {
+// newAuthority makes the core of issuers that are open.
+func (a *app) newAuthority() error {
 	policy := ca.Policy(a.cfg.Policy)
 	linter, err := lint.New(lint.Config{Policy: policy})
 	if err != nil {
@@ -68,8 +69,21 @@ func (a *app) buildAuthority(context.Context) error {
 	for _, p := range a.cfg.Profiles {
 		cfg.Profiles = append(cfg.Profiles, profile(p))
 	}
-	if a.ca, err = ca.New(cfg); err != nil {
-		return fmt.Errorf("profiles: %w", err)
+	a.ca, err = ca.New(cfg)
+	return underProfiles(err)
+}
+
+// rehearse finds a profile that can't be issued before a client does.
+func (a *app) rehearse(ctx context.Context) error {
+	return underProfiles(a.ca.Rehearse(ctx))
+}
+
+func (a *app) buildAuthority(ctx context.Context) error {
+	if err := a.newAuthority(); err != nil {
+		return err
+	}
+	if err := a.rehearse(ctx); err != nil {
+		return err
 	}
 	a.serve("recovery", a.ca.Run)
 
@@ -144,18 +158,28 @@ func (a *app) buildStatus(context.Context) error {
 	return nil
 }
 
+// validator goes out and looks whether clients control their names.
+func (a *app) validator() (*challenge.Validator, error) {
+	c := a.cfg.ACME.Validation
+	v, err := challenge.New(challenge.Config{
+		Resolver: string(c.Resolver), HTTPPort: c.HTTP01Port, HTTPSPort: c.HTTPSPort,
+		AllowPrivate: c.AllowPrivateAddresses, Allow: prefixes(c.Allow), Timeout: c.Timeout.Std(),
+		Logger: a.log.With("room", "challenge"), Registerer: a.registry,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("acme.validation: %w; set acme.validation.resolver to host and port of one", err)
+	}
+	return v, nil
+}
+
 func (a *app) buildACME(context.Context) error {
 	c := a.cfg.ACME
 	if !c.Enabled {
 		return nil
 	}
-	v, err := challenge.New(challenge.Config{
-		Resolver: string(c.Validation.Resolver), HTTPPort: c.Validation.HTTP01Port, HTTPSPort: c.Validation.HTTPSPort,
-		AllowPrivate: c.Validation.AllowPrivateAddresses, Allow: prefixes(c.Validation.Allow), Timeout: c.Validation.Timeout.Std(),
-		Logger: a.log.With("room", "challenge"), Registerer: a.registry,
-	})
+	v, err := a.validator()
 	if err != nil {
-		return fmt.Errorf("acme.validation: %w", err)
+		return err
 	}
 	cfg := acme.Config{
 		BaseURL: a.cfg.Listen.HTTPS.ExternalURL.Parsed(), Path: acmePath,

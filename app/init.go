@@ -33,12 +33,13 @@ type InitOptions struct {
 	Dir                 string         // must not be there yet, or be empty
 	Config              *config.Config // where it listens, its policy and so on; issuers and paths are filled in
 	Organization        string         // in both subjects; "" leaves it out
+	Country             string         // likewise, by its two letters; the public policy wants it
 	RootKeyAlgorithm    string         // ecdsa-p384
 	IssuingKeyAlgorithm string         // ecdsa-p256
 	RootValidity        time.Duration  // 20 years
 	IssuingValidity     time.Duration  // 10 years
 	RootCRLURL          string         // where the root's own CRL will be; the public policy wants it
-	RootCertURL         string         // where the root's certificate will be
+	RootCertURL         string         // where the root's certificate will be; likewise
 	Stdout              io.Writer      // told what was made and what to do next; nil: nobody
 }
 
@@ -65,6 +66,11 @@ func Init(ctx context.Context, o InitOptions) error {
 	cfg, err := o.config()
 	if err != nil {
 		return err
+	}
+	if p := o.Config.Keys.Passphrase; p.IsSet() {
+		if _, err := passphrase(p).Read(); err != nil {
+			return fmt.Errorf("the keys' passphrase: %w", err)
+		}
 	}
 	err = makeFolder(o.Dir, func(tmp string) error {
 		if err := o.makeAuthorities(ctx, tmp); err != nil {
@@ -162,7 +168,11 @@ func (o *InitOptions) subject(what string) pkix.Name {
 		// Two CAs of one name confuse whoever trusts both.
 		return pkix.Name{CommonName: "secsy-pki " + what + " " + rand.Text()[:6]}
 	}
-	return pkix.Name{Organization: []string{o.Organization}, CommonName: o.Organization + " " + what}
+	name := pkix.Name{Organization: []string{o.Organization}, CommonName: o.Organization + " " + what}
+	if o.Country != "" {
+		name.Country = []string{o.Country}
+	}
+	return name
 }
 
 func (o *InitOptions) report() {

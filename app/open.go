@@ -1,13 +1,16 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/config"
@@ -75,19 +78,52 @@ func passphrase(s config.Secret) keys.Passphrase {
 	return keys.Passphrase{File: string(s.File), Env: string(s.Env), Credential: string(s.Credential)}
 }
 
+// openIssuers opens all issuers. One that has expired, or is not valid yet, is
+// no reason not to start as long as another can issue: status goes on.
 func (a *app) openIssuers(ctx context.Context) error {
+	var errs, outside []error
+	usable := false
 	for i, c := range a.cfg.Issuers {
+		key := fmt.Sprintf("issuers[%d] (%s)", i, c.Name)
 		is, err := a.openIssuer(ctx, c)
 		if err != nil {
-			return fmt.Errorf("issuers[%d] (%s): %w", i, c.Name, err)
+			errs = append(errs, fmt.Errorf("%s: %w", key, err))
+			continue
 		}
 		a.issuers = append(a.issuers, is)
+		if err := validNow(is.Cert); err != nil && is.Active {
+			outside = append(outside, fmt.Errorf("%s: %s: %w", key, c.Certificate, err))
+		}
+		usable = usable || is.Active && validNow(is.Cert) == nil
+	}
+	if len(errs) == 0 && !usable {
+		return errors.Join(outside...)
+	}
+	for _, err := range outside {
+		a.log.WarnContext(ctx, "an active issuer can't issue", "error", err)
+	}
+	return errors.Join(errs...)
+}
+
+// validNow holds a certificate against the clock, and says what both say, as
+// either may be the one that is wrong.
+func validNow(cert *x509.Certificate) error {
+	now := time.Now()
+	if now.Before(cert.NotBefore) || now.After(cert.NotAfter) {
+		return fmt.Errorf("valid from %s to %s, and this machine's clock says %s", moment(cert.NotBefore), moment(cert.NotAfter), moment(now))
 	}
 	return nil
 }
 
 func (a *app) openIssuer(ctx context.Context, c config.Issuer) (*ca.Issuer, error) {
 	cert, err := readCertificate(string(c.Certificate))
+	if err != nil {
+		return nil, err
+	}
+	if !cert.IsCA || cert.KeyUsage&x509.KeyUsageCertSign == 0 || cert.KeyUsage&x509.KeyUsageCRLSign == 0 {
+		return nil, fmt.Errorf("%s is not the certificate of a CA that may sign certificates and CRLs", c.Certificate)
+	}
+	chain, err := readChain(cert, paths(c.Chain))
 	if err != nil {
 		return nil, err
 	}
@@ -98,14 +134,7 @@ func (a *app) openIssuer(ctx context.Context, c config.Issuer) (*ca.Issuer, erro
 	if pub, ok := cert.PublicKey.(interface{ Equal(x crypto.PublicKey) bool }); !ok || !pub.Equal(key.Public()) {
 		return nil, fmt.Errorf("key %s is not the key of %s", c.Key, c.Certificate)
 	}
-	is := &ca.Issuer{ID: ca.IDOf(cert), Name: string(c.Name), Cert: cert, Key: key, Active: c.Active}
-	for _, path := range c.Chain {
-		above, err := readCertificate(string(path))
-		if err != nil {
-			return nil, err
-		}
-		is.Chain = append(is.Chain, above)
-	}
+	is := &ca.Issuer{ID: ca.IDOf(cert), Name: string(c.Name), Cert: cert, Chain: chain, Key: key, Active: c.Active}
 	if base := strings.TrimSuffix(string(a.cfg.Listen.HTTP.ExternalURL), "/"); base != "" {
 		if a.cfg.OCSP.Enabled {
 			is.OCSPURL = base + ocspPath
@@ -116,23 +145,48 @@ func (a *app) openIssuer(ctx context.Context, c config.Issuer) (*ca.Issuer, erro
 	return is, nil
 }
 
-// readCertificate reads the first certificate of a PEM file.
+// readChain reads what stands above cert, each one signing the one before it.
+func readChain(cert *x509.Certificate, files []string) ([]*x509.Certificate, error) {
+	var chain []*x509.Certificate
+	below, name := cert, "the issuer"
+	for i, file := range files {
+		above, err := readCertificate(file)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("chain[%d]: %w", i, err)
+		case bytes.Equal(above.RawSubject, above.RawIssuer):
+			return nil, fmt.Errorf("chain[%d]: %s is a root: leave it out, clients have it or don't trust it", i, file)
+		case below.CheckSignatureFrom(above) != nil:
+			return nil, fmt.Errorf("chain[%d]: %s didn't sign %s: want the certificates above the issuer, nearest first", i, file, name)
+		}
+		chain = append(chain, above)
+		below, name = above, file
+	}
+	return chain, nil
+}
+
+// readCertificate reads a PEM file of one certificate.
 func readCertificate(path string) (*x509.Certificate, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading certificate: %w", err)
 	}
+	var found *x509.Certificate
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
+		if found != nil {
+			return nil, fmt.Errorf("reading certificate %s: more than one in it: want each in a file of its own", path)
+		}
+		if found, err = x509.ParseCertificate(block.Bytes); err != nil {
 			return nil, fmt.Errorf("reading certificate %s: %w", path, err)
 		}
-		return cert, nil
 	}
-	return nil, fmt.Errorf("reading certificate %s: no CERTIFICATE block in PEM", path)
+	if found == nil {
+		return nil, fmt.Errorf("reading certificate %s: no CERTIFICATE block in PEM", path)
+	}
+	return found, nil
 }
 
 func issuerID(cert *x509.Certificate) string { return string(ca.IDOf(cert)) }

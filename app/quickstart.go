@@ -62,13 +62,18 @@ func Quickstart(ctx context.Context, o QuickstartOptions) error {
 	if err != nil {
 		return err
 	}
+	var adjust func(*config.Config) error
 	if !first {
-		if err := o.override(cfg); err != nil {
+		if err := o.fixPorts(ctx); err != nil {
+			return err
+		}
+		adjust = o.override
+		if err := adjust(cfg); err != nil {
 			return err
 		}
 	}
 	return Run(ctx, Options{
-		Config: cfg, ConfigPath: file, Version: o.Version, Stdout: o.Stdout, Stderr: o.Stderr, Reload: o.Reload,
+		Config: cfg, ConfigPath: file, Version: o.Version, Stdout: o.Stdout, Stderr: o.Stderr, Reload: o.Reload, Adjust: adjust,
 		Ready: func(Addresses) { o.ready(cfg, first) },
 	})
 }
@@ -166,22 +171,45 @@ func (o *QuickstartOptions) adjust(c *config.Config) {
 	}
 }
 
-// override puts flags of a later run over what the first run wrote, for this
-// run only. Certificates issued from then on have the new addresses.
-func (o *QuickstartOptions) override(c *config.Config) error {
-	o.adjust(c)
-	set := func(a *config.Address, flag string) {
-		if flag != "" {
-			*a = config.Address(flag)
+// fixPorts turns port 0 into a free one, once for the run.
+func (o *QuickstartOptions) fixPorts(ctx context.Context) error {
+	for name, flag := range map[string]*string{listenHTTP: &o.ListenHTTP, listenHTTPS: &o.ListenHTTPS, listenOperator: &o.ListenOperator} {
+		if _, port, err := net.SplitHostPort(*flag); err != nil || port != "0" {
+			continue // not given, or fixed already
 		}
+		addr, err := probe(ctx, name, *flag)
+		if err != nil {
+			return err
+		}
+		*flag = addr
 	}
-	set(&c.Listen.HTTP.Address, o.ListenHTTP)
-	set(&c.Listen.HTTPS.Address, o.ListenHTTPS)
-	set(&c.Listen.Operator.Address, o.ListenOperator)
-	if o.ListenHTTP+o.ListenHTTPS+o.ExternalHost != "" {
-		host := cmp.Or(o.ExternalHost, c.Listen.HTTPS.ExternalURL.Parsed().Hostname())
-		c.Listen.HTTPS.Certificate.Names = httpsNames(host)
-		if err := setExternal(c, host); err != nil {
+	return nil
+}
+
+// override puts flags of a later run over what is in the configuration, for
+// this run only. Certificates issued from then on have the new addresses.
+func (o *QuickstartOptions) override(c *config.Config) (err error) {
+	o.adjust(c)
+	if o.ListenOperator != "" {
+		c.Listen.Operator.Address = config.Address(o.ListenOperator)
+	}
+	if o.ExternalHost != "" {
+		c.Listen.HTTPS.Certificate.Names = httpsNames(o.ExternalHost)
+	}
+	for _, l := range []struct {
+		scheme, flag string
+		addr         *config.Address
+		url          *config.URL
+	}{
+		{"http", o.ListenHTTP, &c.Listen.HTTP.Address, &c.Listen.HTTP.ExternalURL},
+		{"https", o.ListenHTTPS, &c.Listen.HTTPS.Address, &c.Listen.HTTPS.ExternalURL},
+	} {
+		if l.flag == "" && o.ExternalHost == "" {
+			continue
+		}
+		*l.addr = cmp.Or(config.Address(l.flag), *l.addr)
+		host := cmp.Or(o.ExternalHost, l.url.Parsed().Hostname())
+		if *l.url, err = externalURL(l.scheme, host, string(*l.addr)); err != nil {
 			return err
 		}
 	}
@@ -211,7 +239,7 @@ func (o *QuickstartOptions) environment(c *config.Config) []byte {
 	if cert, err := readCertificate(filepath.Join(o.Dir, issuingFile)); err == nil {
 		set("CRL_URL", web+crlPath+"/"+issuerID(cert)+".crl")
 	}
-	set("OPERATOR_URL", "http://"+string(c.Listen.Operator.Address))
+	set("OPERATOR_URL", operatorURL(c))
 	set("SECSY_SOCKET", string(c.Listen.Operator.Socket))
 	if r := string(c.ACME.Validation.Resolver); r != "" {
 		set("DNS_RESOLVER", r)
@@ -219,10 +247,22 @@ func (o *QuickstartOptions) environment(c *config.Config) []byte {
 	return b.Bytes()
 }
 
+// operatorURL is where a person at this machine reaches the operator listener.
+func operatorURL(c *config.Config) string {
+	host, port, err := net.SplitHostPort(string(c.Listen.Operator.Address))
+	if err != nil {
+		return "" // off
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return "http://" + net.JoinHostPort(host, port)
+}
+
 // quoted makes s one word for a shell, without quotes where none are needed.
 func quoted(s string) string {
 	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/.:_-[]@%+,=", r)
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/.:_-@%+,=", r)
 	}
 	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
 		return s
@@ -238,12 +278,9 @@ func (o *QuickstartOptions) guide(c *config.Config, first bool) string {
 	}
 	data := shortPath(o.Dir)
 	root := quoted(filepath.Join(data, rootFile))
-	dir := string(c.Listen.HTTPS.ExternalURL) + acmePath + "/directory"
+	dir := quoted(string(c.Listen.HTTPS.ExternalURL) + acmePath + "/directory")
 	port := strconv.Itoa(c.ACME.Validation.HTTP01Port)
-	program := o.Program
-	if program == "" {
-		program = "secsy-pki"
-	}
+	program := quoted(cmp.Or(o.Program, "secsy-pki"))
 	socket := ""
 	if data != "secsy-data" {
 		socket = " --socket " + quoted(string(c.Listen.Operator.Socket))
@@ -253,7 +290,7 @@ func (o *QuickstartOptions) guide(c *config.Config, first bool) string {
 %s %s. It answers at
   ACME       %s
   OCSP, CRL  %s
-  operators  http://%s (health, readiness, metrics) and %s
+  operators  %s
 
 Try it, in a second terminal:
 
@@ -273,19 +310,31 @@ Try it, in a second terminal:
 
   # what was issued; the status of one; the audit log, verified
   %s cert list%s
-  openssl ocsp -issuer %s -CAfile %s \
+  openssl ocsp -no_nonce -issuer %s -CAfile %s \
     -url %s -cert certbot/live/demo.localhost/cert.pem
   %s audit verify%s
 
-`, did, o.Dir, dir, c.Listen.HTTP.ExternalURL, c.Listen.Operator.Address, c.Listen.Operator.Socket,
+`, did, o.Dir, string(c.Listen.HTTPS.ExternalURL)+acmePath+"/directory", c.Listen.HTTP.ExternalURL, operators(c),
 		root, dir, port, root, port, dir, root, dir, port, program, socket,
-		quoted(filepath.Join(data, issuingFile)), root, string(c.Listen.HTTP.ExternalURL)+ocspPath, program, socket)
+		quoted(filepath.Join(data, issuingFile)), root, quoted(string(c.Listen.HTTP.ExternalURL)+ocspPath), program, socket)
 	if missing := notInstalled("certbot", "lego"); missing != "" {
 		fmt.Fprintf(&b, "Not installed here: %s. Ctrl-C stops the CA; the next run goes on with the same data.\n\n", missing)
 	} else {
 		b.WriteString("Ctrl-C stops the CA; the next run goes on with the same data.\n\n")
 	}
 	return b.String()
+}
+
+// operators says where operators ask.
+func operators(c *config.Config) string {
+	var at []string
+	if url := operatorURL(c); url != "" {
+		at = append(at, url+" (health, readiness, metrics)")
+	}
+	if s := string(c.Listen.Operator.Socket); s != "" {
+		at = append(at, s)
+	}
+	return strings.Join(at, " and ")
 }
 
 func notInstalled(programs ...string) string {

@@ -30,6 +30,11 @@ func (a *app) reload() error {
 		if next, err = config.Load(a.opts.ConfigPath); err != nil {
 			return err
 		}
+		if a.opts.Adjust != nil {
+			if err := a.opts.Adjust(next); err != nil {
+				return err
+			}
+		}
 		if err := next.ValidateServe(); err != nil {
 			return fmt.Errorf("%s: %w", a.opts.ConfigPath, err)
 		}

@@ -25,6 +25,9 @@ func newCert() *cobra.Command {
 	return cmd
 }
 
+// statesInWords are client.States, told apart from what the list shows as status.
+var statesInWords = strings.Replace(strings.Join(client.States(), ", "), "issued", "issued (valid or expired)", 1)
+
 func newCertList(conn *connection) *cobra.Command {
 	var (
 		filter client.CertificateFilter
@@ -43,7 +46,7 @@ func newCertList(conn *connection) *cobra.Command {
 				return err
 			}
 			if filter.State != "" && !slices.Contains(client.States(), filter.State) {
-				return usagef(cmd, "--state %q: want one of %s", filter.State, strings.Join(client.States(), ", "))
+				return usagef(cmd, "--state %q: want one of %s", filter.State, statesInWords)
 			}
 			return conn.ask(cmd.Context(), patienceFor(limit), func(ctx context.Context, cl *client.Client) error {
 				return listCertificates(ctx, cmd, cl, filter, limit, asJSON)
@@ -53,7 +56,7 @@ func newCertList(conn *connection) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&filter.Name, "name", "", "only those with this `NAME`, or one below it")
 	f.StringVar(&filter.Serial, "serial", "", "only those whose serial number begins with these `DIGITS`")
-	f.StringVar(&filter.State, "state", "", "only those of this `STATE`: "+strings.Join(client.States(), ", "))
+	f.StringVar(&filter.State, "state", "", "only those of this `STATE`: "+statesInWords)
 	f.StringVar(&filter.Issuer, "issuer", "", "only those of this issuer, by `NAME` or id")
 	limitFlag(cmd, &limit)
 	jsonFlag(cmd, &asJSON)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/secsy-pki/secsy-pki/app"
 	"github.com/secsy-pki/secsy-pki/config"
 )
 
@@ -21,14 +22,21 @@ func newConfigCheck() *cobra.Command {
 		Use:   "check",
 		Short: "Say what is wrong with a configuration file",
 		Long: `Say what is wrong with a configuration file, everything at once, each with
-its line and column. Files that it names are not opened.`,
+its line and column. If nothing is, open the certificates, keys and secrets that
+it names, and see whether each profile can be issued. Nothing is made, and
+neither the database nor the network is asked. Run it as the user that serves.`,
 		Example: `  secsy-pki config check --config /etc/secsy-pki/config.yaml && systemctl reload secsy-pki`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := loadForServe(path); err != nil {
+			cfg, err := loadForServe(path)
+			if err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is right\n", path)
+			out := cmd.OutOrStdout()
+			if err := app.Check(cmd.Context(), cfg, out); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(out, "%s is right\n", path)
 			return err
 		},
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -28,9 +29,13 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return execute(ctx, args, stdin, stdout, stderr)
 }
 
-// watch ends the work at the first signal, and calls now at the second, for
-// when the first takes too long. It returns with the program, or when its work
-// ends by itself.
+// once is how close signals are that mean the same: a supervisor tells the
+// process and then its group, a terminal everybody.
+const once = 500 * time.Millisecond
+
+// watch ends the work at the first signal, and calls now at the next one that
+// is not its echo, for when the first takes too long. It returns with the
+// program, or when its work ends by itself.
 func watch(ctx context.Context, signals <-chan os.Signal, cancel context.CancelFunc, now func()) {
 	select {
 	case <-signals:
@@ -38,8 +43,13 @@ func watch(ctx context.Context, signals <-chan os.Signal, cancel context.CancelF
 	case <-ctx.Done():
 		return
 	}
-	<-signals
-	now()
+	first := time.Now()
+	for range signals {
+		if time.Since(first) >= once {
+			now()
+			return
+		}
+	}
 }
 
 // hangups turns SIGHUP into words to reload. What comes while a reload is due

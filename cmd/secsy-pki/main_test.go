@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -71,19 +72,33 @@ func TestMistakesOfUsageAreExitCodeTwo(t *testing.T) {
 
 func TestFirstSignalEndsTheWorkSecondTheProgram(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	signals, now := make(chan os.Signal), make(chan struct{})
-	go watch(ctx, signals, cancel, func() { close(now) })
-	signals <- syscall.SIGTERM
-	<-ctx.Done()
-	select {
-	case <-now:
-		t.Error("the first signal ended the program")
-	default:
-	}
-	signals <- syscall.SIGTERM
-	<-now
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		signals, now := make(chan os.Signal), make(chan struct{})
+		go watch(ctx, signals, cancel, func() { close(now) })
+		over := func() bool {
+			synctest.Wait()
+			select {
+			case <-now:
+				return true
+			default:
+				return false
+			}
+		}
+		signals <- syscall.SIGTERM
+		<-ctx.Done()
+		if over() {
+			t.Fatal("the first signal ended the program")
+		}
+		signals <- syscall.SIGTERM
+		if over() {
+			t.Fatal("the echo of the first signal ended the program")
+		}
+		time.Sleep(once)
+		signals <- syscall.SIGTERM
+		<-now
+	})
 }
 
 func TestHangupsWhileOneIsDueAreOne(t *testing.T) {

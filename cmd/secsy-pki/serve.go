@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -164,6 +165,7 @@ var keyAlgorithms = []string{"ecdsa-p256", "ecdsa-p384", "rsa-2048", "rsa-3072",
 // initFlags are what init is told.
 type initFlags struct {
 	dir, organization, host, policy string
+	country                         string
 	listenHTTP, listenHTTPS         string
 	listenOperator                  string
 	rootAlg, issuingAlg             string
@@ -184,7 +186,11 @@ passphrase of --passphrase-file; without it, one is made and stored in the
 folder, readable by its owner only.`,
 		Example: `  secsy-pki init --organization "Example Org" --external-host pki.example.org
   secsy-pki init --dir /var/lib/secsy-pki --organization "Example Org" --external-host pki.example.org \
-    --root-key-algorithm rsa-4096 --passphrase-file /etc/secsy-pki/passphrase`,
+    --root-key-algorithm rsa-4096 --passphrase-file /etc/secsy-pki/passphrase
+
+  # Under the limits of the CA/Browser Forum:
+  secsy-pki init --policy public --organization "Example Org" --country DE --external-host pki.example.org \
+    --root-crl-url http://pki.example.org/root.crl --root-cert-url http://pki.example.org/root.cer`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := in.config(cmd)
@@ -195,6 +201,7 @@ folder, readable by its owner only.`,
 				Dir:                 in.dir,
 				Config:              cfg,
 				Organization:        in.organization,
+				Country:             in.country,
 				RootKeyAlgorithm:    in.rootAlg,
 				IssuingKeyAlgorithm: in.issuingAlg,
 				RootValidity:        in.rootValidity.Std(),
@@ -208,6 +215,7 @@ folder, readable by its owner only.`,
 	f := cmd.Flags()
 	f.StringVar(&in.dir, "dir", defaultDir, "`FOLDER` to make the CA in")
 	f.StringVar(&in.organization, "organization", "", "`NAME` of the organization in the CA certificates (required)")
+	f.StringVar(&in.country, "country", "", "`CC`, the organization's country by its two letters (required under policy public)")
 	f.StringVar(&in.host, "external-host", "", "`HOST` by which the world reaches the CA; it goes into certificates (required)")
 	f.StringVar(&in.listenHTTP, "listen-http", ":80", "`HOST:PORT` for OCSP and CRLs")
 	f.StringVar(&in.listenHTTPS, "listen-https", ":443", "`HOST:PORT` for ACME")
@@ -218,13 +226,13 @@ folder, readable by its owner only.`,
 	f.Var(&in.rootValidity, "root-validity", "life of the root")
 	f.Var(&in.issuingValidity, "issuing-validity", "life of the issuing CA")
 	f.StringVar(&in.rootCRL, "root-crl-url", "", "`URL` of the root's own CRL, which you publish (required under policy public)")
-	f.StringVar(&in.rootCert, "root-cert-url", "", "`URL` of the root's certificate, likewise")
+	f.StringVar(&in.rootCert, "root-cert-url", "", "`URL` of the root's certificate, likewise (required under policy public)")
 	f.StringVar(&in.passphraseFile, "passphrase-file", "", "`FILE` with the passphrase for the keys; empty: make one")
 	f.StringVar(&in.postgresFile, "postgres-url-file", "", "`FILE` with the URL of a PostgreSQL database, instead of SQLite; or set "+postgresEnv)
 	choices(cmd, "policy", config.PolicyInternal, config.PolicyPublic)
 	choices(cmd, "root-key-algorithm", keyAlgorithms...)
 	choices(cmd, "issuing-key-algorithm", keyAlgorithms...)
-	noFileCompletion(cmd, "organization", "external-host", "listen-http", "listen-https", "root-validity", "issuing-validity", "root-crl-url", "root-cert-url")
+	noFileCompletion(cmd, "organization", "country", "external-host", "listen-http", "listen-https", "listen-operator", "root-validity", "issuing-validity", "root-crl-url", "root-cert-url")
 	return cmd
 }
 
@@ -253,9 +261,19 @@ func (in *initFlags) config(cmd *cobra.Command) (*config.Config, error) {
 	return cfg, cfg.Validate()
 }
 
+// maxOrganization leaves room for " Issuing CA" in a common name, of which
+// RFC 5280 allows 64 characters.
+const maxOrganization = 64 - len(" Issuing CA")
+
 func (in *initFlags) check(cmd *cobra.Command) error {
 	if in.organization == "" || in.host == "" {
 		return usagef(cmd, "both --organization and --external-host are needed")
+	}
+	if n := utf8.RuneCountInString(in.organization); n > maxOrganization {
+		return usagef(cmd, "--organization: %d characters, at most %d fit into the CA's name", n, maxOrganization)
+	}
+	if in.country != "" && (len(in.country) != 2 || strings.Trim(in.country, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "") {
+		return usagef(cmd, "--country %q: want two capital letters such as DE", in.country)
 	}
 	if err := new(config.Host).UnmarshalText([]byte(in.host)); err != nil {
 		return usagef(cmd, "--external-host %q: %w", in.host, err)
@@ -271,8 +289,8 @@ func (in *initFlags) check(cmd *cobra.Command) error {
 
 // checkAuthorities looks at what is said of root and issuing CA.
 func (in *initFlags) checkAuthorities(cmd *cobra.Command) error {
-	if in.policy == config.PolicyPublic && in.rootCRL == "" {
-		return usagef(cmd, "--root-crl-url is needed under policy public")
+	if in.policy == config.PolicyPublic && (in.rootCRL == "" || in.rootCert == "" || in.country == "") {
+		return usagef(cmd, "policy public needs --country, --root-crl-url and --root-cert-url")
 	}
 	for flag, url := range map[string]string{"root-crl-url": in.rootCRL, "root-cert-url": in.rootCert} {
 		var u config.URL

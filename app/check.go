@@ -1,0 +1,143 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/config"
+)
+
+// Check opens what a configuration names, as Run would, and says on out what it
+// found. It makes nothing, and asks neither the database nor the network. What
+// is wrong comes back together; what rests on it is then not looked at.
+func Check(ctx context.Context, cfg *config.Config, out io.Writer) error {
+	if err := cfg.ValidateServe(); err != nil {
+		return err
+	}
+	a := newApp(Options{Config: cfg, Stderr: io.Discard})
+	var errs []error
+	ok := func(err error, format string, args ...any) bool {
+		if errs = append(errs, err); err == nil {
+			fmt.Fprintf(out, "  ok  "+format+"\n", args...)
+		}
+		return err == nil
+	}
+	if ok(a.openKeys(ctx), "keys in %s, opened by the passphrase from %s", cfg.Keys.Directory, source(cfg.Keys.Passphrase)) {
+		err := a.openIssuers(ctx)
+		for _, is := range a.issuers {
+			ok(nil, "issuer %s, %s, until %s", is.Name, activity(is.Active), moment(is.Cert.NotAfter))
+		}
+		if errs = append(errs, err); err == nil {
+			ok(a.checkProfiles(ctx), "profiles %s: each can be issued", strings.Join(profileNames(cfg), ", "))
+		}
+	}
+	if f := cfg.Listen.HTTPS.Files; f.CertFile != "" {
+		ok(a.buildCertificate(ctx), "https certificate %s with key %s", f.CertFile, f.KeyFile)
+	}
+	if cfg.ACME.Enabled {
+		_, err := a.validator()
+		ok(err, "a resolver for ACME's validation is known")
+	}
+	if cfg.Store.Engine == config.EnginePostgres {
+		ok(checkSecret("store.postgres.url", cfg.Store.Postgres.URL), "database URL from %s", source(cfg.Store.Postgres.URL))
+	} else {
+		dir := filepath.Dir(string(cfg.Store.SQLite.Path))
+		ok(checkFolder("store.sqlite.path", dir), "folder of the database %s", dir)
+	}
+	if s := string(cfg.Listen.Operator.Socket); s != "" {
+		ok(checkFolder("listen.operator.socket", filepath.Dir(s)), "folder of the operator socket %s", filepath.Dir(s))
+	}
+	return errors.Join(errs...)
+}
+
+func activity(active bool) string {
+	if active {
+		return "active"
+	}
+	return "not active"
+}
+
+// checkSecret reads a secret and forgets it.
+func checkSecret(key string, s config.Secret) error {
+	if _, err := s.Read(); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
+
+// checkFolder wants a folder, which serving doesn't make.
+func checkFolder(key, dir string) error {
+	switch fi, err := os.Stat(dir); {
+	case err != nil:
+		return fmt.Errorf("%s: its folder must be there: %w", key, err)
+	case !fi.IsDir():
+		return fmt.Errorf("%s: %s is not a folder", key, dir)
+	}
+	return nil
+}
+
+// checkProfiles holds the profiles against the CA's rules, and has one
+// certificate of each drafted and linted.
+func (a *app) checkProfiles(ctx context.Context) error {
+	if err := a.newAuthority(); err != nil {
+		return err
+	}
+	return a.rehearse(ctx)
+}
+
+// source says where a secret comes from.
+func source(s config.Secret) string {
+	switch {
+	case s.Env != "":
+		return "environment variable " + string(s.Env)
+	case s.Credential != "":
+		return "systemd credential " + string(s.Credential)
+	}
+	return string(s.File)
+}
+
+func profileNames(cfg *config.Config) []string {
+	var names []string
+	for _, p := range cfg.Profiles {
+		names = append(names, string(p.Name))
+	}
+	return names
+}
+
+// underProfiles puts the key of the configuration before each of the errors that
+// err joins, so that every line names it; the order is always the same.
+func underProfiles(err error) error {
+	var errs []error
+	for _, one := range joined(err) {
+		errs = append(errs, fmt.Errorf("profiles: %w", one))
+	}
+	slices.SortStableFunc(errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
+}
+
+// joined takes apart what errors.Join joined, and nothing that says more.
+func joined(err error) []error {
+	if err == nil {
+		return nil
+	}
+	j, ok := err.(interface{ Unwrap() []error })
+	if !ok || errors.Join(j.Unwrap()...).Error() != err.Error() {
+		return []error{err}
+	}
+	var all []error
+	for _, one := range j.Unwrap() {
+		all = append(all, joined(one)...)
+	}
+	return all
+}
+
+// moment is a time as people are told it.
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
