@@ -118,7 +118,8 @@ func weakPolicy(cfg *config.Config, policy ca.Policy) (*weakkey.Policy, error) {
 // work; on PostgreSQL only what nobody holds any more is abandoned.
 func (a *app) recover(ctx context.Context) error {
 	abandon := a.ca.Recover
-	if a.cfg.Store.Engine == config.EngineSQLite {
+	alone := a.cfg.Store.Engine == config.EngineSQLite
+	if alone {
 		abandon = a.ca.RecoverAll
 	}
 	n, err := abandon(ctx)
@@ -127,6 +128,9 @@ func (a *app) recover(ctx context.Context) error {
 	}
 	if n > 0 {
 		a.log.WarnContext(ctx, "abandoned issuances that an earlier run left unfinished; their orders are issued anew", "count", n)
+	}
+	if alone && a.acme != nil {
+		return a.acme.TakeOver(ctx)
 	}
 	return nil
 }
