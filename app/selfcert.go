@@ -31,6 +31,7 @@ import (
 
 const (
 	selfKeyLabel = "https"
+	selfKeys     = 16 // keys one after another, of which all but the last were compromised
 	selfCertFile = "https.pem"
 	selfRetry    = time.Minute
 	selfLook     = time.Hour // a clock that is set, or a machine that slept, is noticed by then
@@ -57,7 +58,9 @@ func (a *app) buildCertificate(context.Context) error {
 		a.selfCert = &selfCert{
 			ca: a.ca, ledger: store.NewCA(a.db).PlainLedger(), keys: a.keys, chain: a.chain,
 			file: filepath.Join(string(a.cfg.DataDir), selfCertFile), names: selfNames(l), log: a.log.With("room", "https-certificate"),
+			lost: make(chan struct{}, 1),
 		}
+		a.ca.OnRevoke(a.selfCert.onRevoke)
 		if err := a.selfCert.register(a.registry); err != nil {
 			return fmt.Errorf("registering metrics of the https certificate: %w", err)
 		}
@@ -98,11 +101,19 @@ func selfNames(l config.HTTPS) []ca.Identifier {
 	return ca.NormalizeIdentifiers(ids)
 }
 
+// A certifier is what the https certificate asks of the CA.
+type certifier interface {
+	Issue(ctx context.Context, req ca.Request, led ca.Ledger) (ca.Certificate, error)
+	Issuer(id ca.IssuerID) (*ca.Issuer, bool)
+	CheckKey(ctx context.Context, pub crypto.PublicKey) error
+	Record(ctx context.Context, s ca.Serial) (ca.Record, error)
+}
+
 // A selfCert is the https listener's certificate, issued by this very CA and
 // renewed when two thirds of its life are over. It is kept in a file, so that a
 // restart does not need another one.
 type selfCert struct {
-	ca     *ca.Authority
+	ca     certifier
 	ledger ca.Ledger
 	keys   KeyStore
 	chain  func(ca.IssuerID) ([]*x509.Certificate, error)
@@ -111,7 +122,20 @@ type selfCert struct {
 	log    *slog.Logger
 
 	current  atomic.Pointer[tls.Certificate]
+	lost     chan struct{} // told when the current one was revoked
 	failures prometheus.Counter
+}
+
+// onRevoke has a revoked certificate replaced at once. It never blocks.
+func (s *selfCert) onRevoke(r ca.Revoked) {
+	c := s.current.Load()
+	if c == nil || ca.SerialOf(c.Leaf.SerialNumber) != r.Serial {
+		return
+	}
+	select {
+	case s.lost <- struct{}{}:
+	default:
+	}
 }
 
 // register makes the certificate's end, and what keeps it from being renewed, seen.
@@ -146,7 +170,7 @@ func (s *selfCert) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c, err := s.load(key)
+	c, err := s.load(ctx, key)
 	if err == nil {
 		s.current.Store(c)
 		return nil
@@ -157,19 +181,39 @@ func (s *selfCert) prepare(ctx context.Context) error {
 	return s.renew(ctx, key)
 }
 
+// key returns the first key of ours that may be certified: one that was given
+// up as compromised has a successor.
 func (s *selfCert) key(ctx context.Context) (keys.Key, error) {
-	k, err := s.keys.Key(ctx, selfKeyLabel)
+	for n := 1; ; n++ {
+		label := selfKeyLabel
+		if n > 1 {
+			label = fmt.Sprintf("%s-%d", selfKeyLabel, n)
+		}
+		k, err := s.keyOf(ctx, label)
+		if err != nil {
+			return nil, err
+		}
+		err = s.ca.CheckKey(ctx, k.Public())
+		if _, refused := errors.AsType[*ca.Refusal](err); !refused || n == selfKeys {
+			return k, err
+		}
+	}
+}
+
+// keyOf finds the key of that label, or makes it.
+func (s *selfCert) keyOf(ctx context.Context, label string) (keys.Key, error) {
+	k, err := s.keys.Key(ctx, label)
 	if errors.Is(err, keys.ErrNotFound) {
-		k, err = s.keys.Generate(ctx, selfKeyLabel, keys.ECDSAP256)
+		k, err = s.keys.Generate(ctx, label, keys.ECDSAP256)
 		if errors.Is(err, keys.ErrExists) { // somebody was faster
-			k, err = s.keys.Key(ctx, selfKeyLabel)
+			k, err = s.keys.Key(ctx, label)
 		}
 	}
 	return k, err
 }
 
 // load reads the file and says why its certificate will not do, if so.
-func (s *selfCert) load(key keys.Key) (*tls.Certificate, error) {
+func (s *selfCert) load(ctx context.Context, key keys.Key) (*tls.Certificate, error) {
 	b, err := os.ReadFile(s.file)
 	if err != nil {
 		return nil, err
@@ -184,10 +228,10 @@ func (s *selfCert) load(key keys.Key) (*tls.Certificate, error) {
 	if c.Leaf, err = x509.ParseCertificate(c.Certificate[0]); err != nil {
 		return nil, err
 	}
-	return c, s.fits(c, key)
+	return c, s.fits(ctx, c, key)
 }
 
-func (s *selfCert) fits(c *tls.Certificate, key keys.Key) error {
+func (s *selfCert) fits(ctx context.Context, c *tls.Certificate, key keys.Key) error {
 	issuer, err := x509.ParseCertificate(c.Certificate[1])
 	if err != nil {
 		return err
@@ -203,8 +247,16 @@ func (s *selfCert) fits(c *tls.Certificate, key keys.Key) error {
 		return errors.New("it is for other names")
 	case time.Now().After(renewAt(c.Leaf)):
 		return errors.New("it is due for renewal")
+	case s.revoked(ctx, c):
+		return errors.New("it was revoked")
 	}
 	return nil
+}
+
+// revoked reports whether it is known that c was revoked, by whatever replica.
+func (s *selfCert) revoked(ctx context.Context, c *tls.Certificate) bool {
+	r, err := s.ca.Record(ctx, ca.SerialOf(c.Leaf.SerialNumber))
+	return err == nil && r.Revoked()
 }
 
 func namesOf(cert *x509.Certificate) []ca.Identifier {
@@ -272,16 +324,17 @@ func (s *selfCert) save(c *tls.Certificate) error {
 	return replaceFile(s.file, b.Bytes(), 0o644)
 }
 
-// run renews in time until ctx ends. A failure is tried again, with the old
-// certificate shown meanwhile.
+// run renews in time, and what was revoked at once, until ctx ends. A failure
+// is tried again, with the old certificate shown meanwhile.
 func (s *selfCert) run(ctx context.Context) error {
 	for {
-		due := renewAt(s.current.Load().Leaf)
+		c := s.current.Load()
+		due := renewAt(c.Leaf)
 		wait := min(time.Until(due), selfLook) + time.Duration(rand.Int64N(int64(selfRetry)))
-		if !pause(ctx, max(wait, time.Second)) {
+		if !s.pause(ctx, max(wait, time.Second)) {
 			return nil
 		}
-		if time.Now().Before(due) {
+		if time.Now().Before(due) && !s.revoked(ctx, c) {
 			continue
 		}
 		key, err := s.key(ctx)
@@ -295,6 +348,19 @@ func (s *selfCert) run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// pause waits for d or a revocation, and reports whether to go on.
+func (s *selfCert) pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-s.lost:
+	case <-t.C:
+	}
+	return true
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

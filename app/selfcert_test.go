@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -62,19 +63,19 @@ func TestTheHTTPSCertificateIsKeptAsLongAsItFits(t *testing.T) {
 	} {
 		spoilt := copyOf(s)
 		c.spoil(spoilt)
-		if _, err := spoilt.load(c.key); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := spoilt.load(t.Context(), c.key); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 	}
 	absent := copyOf(s)
 	absent.file = t.TempDir() + "/absent"
-	if _, err := absent.load(key); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := absent.load(t.Context(), key); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
 	is, _ := a.ca.Issuer(a.issuers[0].ID)
 	is.Active = false
 	defer func() { is.Active = true }()
-	if _, err := s.load(key); err == nil || !strings.Contains(err.Error(), "no longer active") {
+	if _, err := s.load(t.Context(), key); err == nil || !strings.Contains(err.Error(), "no longer active") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -97,7 +98,7 @@ func TestTheHTTPSCertificateIsRenewedAtTwoThirds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.fits(&due, key); err == nil || !strings.Contains(err.Error(), "due for renewal") {
+	if err := s.fits(t.Context(), &due, key); err == nil || !strings.Contains(err.Error(), "due for renewal") {
 		t.Errorf("got %v", err)
 	}
 	s.current.Store(&due)
@@ -107,10 +108,10 @@ func TestTheHTTPSCertificateIsRenewedAtTwoThirds(t *testing.T) {
 		t.Fatal(err)
 	}
 	fresh := shown(t, s)
-	if bytes.Equal(fresh.Certificate[0], old.Certificate[0]) || s.fits(fresh, key) != nil {
+	if bytes.Equal(fresh.Certificate[0], old.Certificate[0]) || s.fits(t.Context(), fresh, key) != nil {
 		t.Error("there is no new certificate that fits")
 	}
-	if kept, err := s.load(key); err != nil || !bytes.Equal(kept.Certificate[0], fresh.Certificate[0]) {
+	if kept, err := s.load(t.Context(), key); err != nil || !bytes.Equal(kept.Certificate[0], fresh.Certificate[0]) {
 		t.Errorf("the new one is not on file: %v", err)
 	}
 }
@@ -144,7 +145,7 @@ func TestAFailedRenewalKeepsTheOldCertificateAndIsTriedAgain(t *testing.T) {
 		due := old
 		due.Leaf = &leaf
 		var tries atomic.Int32
-		s := &selfCert{log: a.log, keys: failing{&tries}}
+		s := &selfCert{log: a.log, keys: failing{&tries}, ca: forgetful{}}
 		s.current.Store(&due)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -169,6 +170,13 @@ func TestAFailedRenewalKeepsTheOldCertificateAndIsTriedAgain(t *testing.T) {
 	})
 }
 
+// forgetful is a CA that never heard of a certificate.
+type forgetful struct{ certifier }
+
+func (forgetful) Record(context.Context, ca.Serial) (ca.Record, error) {
+	return ca.Record{}, ca.ErrNotFound
+}
+
 // failing is a key store that is out of order.
 type failing struct{ tries *atomic.Int32 }
 
@@ -179,4 +187,61 @@ func (f failing) Key(context.Context, string) (keys.Key, error) {
 
 func (f failing) Generate(context.Context, string, keys.Algorithm) (keys.Key, error) {
 	return nil, errors.New("out of order")
+}
+
+// TestARevokedHTTPSCertificateIsReplacedAtOnce takes the certificate away from
+// the running program, its key given up as compromised: the next handshake has
+// another certificate, for another key, and so has the next start.
+func TestARevokedHTTPSCertificateIsReplacedAtOnce(t *testing.T) {
+	t.Parallel()
+	a := built(t, newCA(t))
+	s := a.selfCert
+	old := shown(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.run(ctx) }()
+	err := a.ca.Revoke(t.Context(), ca.Revocation{
+		Serial: ca.SerialOf(old.Leaf.SerialNumber), Reason: ca.KeyCompromise, BlockKey: true, Requester: ca.Requester{Actor: "operator:uid/0"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for bytes.Equal(shown(t, s).Certificate[0], old.Certificate[0]) {
+		select {
+		case err := <-done:
+			t.Fatalf("renewal ended: %v", err)
+		case <-t.Context().Done():
+			t.Fatal("the revoked certificate is still shown")
+		default:
+			runtime.Gosched()
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	fresh := shown(t, s)
+	if bytes.Equal(fresh.Leaf.RawSubjectPublicKeyInfo, old.Leaf.RawSubjectPublicKeyInfo) {
+		t.Error("it is for the compromised key")
+	}
+	again := copyOf(s)
+	if err := again.prepare(t.Context()); err != nil || !bytes.Equal(shown(t, again).Certificate[0], fresh.Certificate[0]) {
+		t.Errorf("the next start shows another: %v", err)
+	}
+}
+
+func TestARevokedHTTPSCertificateOnFileIsNotUsed(t *testing.T) {
+	t.Parallel()
+	a := built(t, newCA(t))
+	old := shown(t, a.selfCert)
+	err := a.ca.Revoke(t.Context(), ca.Revocation{
+		Serial: ca.SerialOf(old.Leaf.SerialNumber), Reason: ca.Superseded, Requester: ca.Requester{Actor: "operator:uid/0"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := copyOf(a.selfCert)
+	if err := again.prepare(t.Context()); err != nil || bytes.Equal(shown(t, again).Certificate[0], old.Certificate[0]) {
+		t.Errorf("the revoked one is shown: %v", err)
+	}
 }
