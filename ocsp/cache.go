@@ -13,11 +13,12 @@ type answer struct {
 	nextUpdate time.Time
 	refreshAt  time.Time // from here on it is signed anew when asked for
 	status     Status    // of the one certificate it is about
+	by         *delegate
 }
 
 // tells reports whether a may still be sent about a certificate that is in state st.
 func (a *answer) tells(st Status, now time.Time) bool {
-	return a.status.same(st) && now.Before(a.nextUpdate)
+	return a.status.same(st) && now.Before(a.nextUpdate) && !a.by.revoked.Load()
 }
 
 // A cacheKey names a response: the CertID is the requester's, hash algorithm

@@ -28,6 +28,9 @@ const (
 	lastRetry  = 10 * time.Minute
 	// renewTimeout bounds one attempt.
 	renewTimeout = time.Minute
+	// maxKeys bounds the keys of one issuer's delegates, one after another, of
+	// which all but the last were compromised.
+	maxKeys = 16
 )
 
 var oidNoCheck = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 48, 1, 5}
@@ -82,11 +85,16 @@ func (s *Server) keepStaffed(ctx context.Context, p *post) {
 // staff sees to it that p has a delegate in the first half of its life. When
 // that fails, the one it has stays.
 func (s *Server) staff(ctx context.Context, p *post) error {
-	if d := p.delegate.Load(); d != nil && s.fresh(d.cert) {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
+	if d := p.delegate.Load(); d != nil {
+		if s.revoked(ctx, p.issuer, d.cert) {
+			d.revoked.Store(true)
+		}
+		if s.fresh(d.cert) && !d.revoked.Load() {
+			return nil
+		}
+	}
 	d, err := s.recruit(ctx, p)
 	if d != nil {
 		p.delegate.Store(d)
@@ -95,22 +103,47 @@ func (s *Server) staff(ctx context.Context, p *post) error {
 	if err != nil {
 		s.metrics.renewals.WithLabelValues(string(p.issuer.ID), "error").Inc()
 		s.cfg.Logger.ErrorContext(ctx, "renewing an OCSP responder certificate",
-			"issuer", string(p.issuer.ID), "usable_one_left", p.delegate.Load() != nil, "error", err)
+			"issuer", string(p.issuer.ID), "usable_one_left", usable(p.delegate.Load()), "error", err)
 		return fmt.Errorf("renewing the OCSP responder of issuer %s: %w", p.issuer.ID, err)
 	}
 	return nil
 }
+
+func usable(d *delegate) bool { return d != nil && !d.revoked.Load() }
 
 // fresh reports whether cert is in the first half of its life.
 func (s *Server) fresh(cert *x509.Certificate) bool {
 	return s.cfg.Now().Before(cert.NotBefore.Add(cert.NotAfter.Sub(cert.NotBefore) / 2))
 }
 
-// recruit returns the stored delegate if it is fresh, else a new one. A stored
-// one that is only still valid comes back together with the error that kept a
-// new one from being made.
+// revoked reports whether it is known that a delegate's certificate was
+// revoked. Clients don't ask, as it says nocheck, so it is for us to stop using it.
+func (s *Server) revoked(ctx context.Context, is *ca.Issuer, cert *x509.Certificate) bool {
+	st, err := s.cfg.Source.Status(ctx, is.ID, ca.SerialOf(cert.SerialNumber))
+	return err == nil && !st.RevokedAt.IsZero()
+}
+
+// recruit returns a delegate for the first key of the post that the CA
+// certifies: one that was given up as compromised has a successor.
 func (s *Server) recruit(ctx context.Context, p *post) (*delegate, error) {
-	key, err := s.key(ctx, "ocsp-"+string(p.issuer.ID))
+	for n := 1; ; n++ {
+		label := "ocsp-" + string(p.issuer.ID)
+		if n > 1 {
+			label = fmt.Sprintf("%s-%d", label, n)
+		}
+		d, err := s.recruitFor(ctx, p, label)
+		r, refused := errors.AsType[*ca.Refusal](err)
+		if !refused || r.Code != ca.BadPublicKey || n == maxKeys {
+			return d, err
+		}
+	}
+}
+
+// recruitFor returns the stored delegate of a key if it is fresh, else a new
+// one. A stored one that is only still valid comes back together with the error
+// that kept a new one from being made.
+func (s *Server) recruitFor(ctx context.Context, p *post, label string) (*delegate, error) {
+	key, err := s.key(ctx, label)
 	if err != nil {
 		return nil, err
 	}
@@ -167,6 +200,9 @@ func (s *Server) stored(ctx context.Context, is *ca.Issuer, key keys.Key, spki [
 	d, err := s.admit(is, key, spki, der)
 	if err != nil {
 		s.cfg.Logger.WarnContext(ctx, "passing over a stored OCSP responder certificate", "issuer", string(is.ID), "error", err)
+		return nil, nil
+	}
+	if s.revoked(ctx, is, d.cert) {
 		return nil, nil
 	}
 	return d, nil

@@ -98,3 +98,37 @@ func TestResponderIsRenewedAtHalfLifeWithoutAGap(t *testing.T) {
 		}
 	})
 }
+
+// TestCompromisedResponderStopsAtOnceAndHasASuccessor takes a delegate's key
+// away: what it signed is no longer sent, and another key answers.
+func TestCompromisedResponderStopsAtOnceAndHasASuccessor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.server(nil)
+	leaf := w.leaf(0, 5, Status{State: ca.Issued})
+	first := w.ask(s, 0, leaf).Certificate
+	w.set(0, first, Status{State: ca.Issued, RevokedAt: time.Now(), Reason: ca.KeyCompromise, NotAfter: first.NotAfter})
+	w.mu.Lock()
+	w.blocked = func(pub crypto.PublicKey) bool {
+		return first.PublicKey.(interface{ Equal(x crypto.PublicKey) bool }).Equal(pub)
+	}
+	w.issueErr = errors.New("the CA is away")
+	w.mu.Unlock()
+	if err := s.staff(t.Context(), s.posts[0]); err == nil {
+		t.Error("no error though there is no successor")
+	}
+	refused(t, doPost(s, w.query(0, leaf, crypto.SHA256), requestType), tryLater)
+	w.mu.Lock()
+	w.issueErr = nil
+	w.mu.Unlock()
+	if err := s.staff(t.Context(), s.posts[0]); err != nil {
+		t.Fatal(err)
+	}
+	second := w.ask(s, 0, leaf).Certificate
+	if second.Equal(first) || w.blocked(second.PublicKey) {
+		t.Error("the compromised key still answers")
+	}
+	if again := w.ask(w.server(nil), 0, leaf).Certificate; !again.Equal(second) {
+		t.Error("the next start has another delegate")
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"encoding/asn1"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/cryptobyte"
@@ -42,6 +43,7 @@ type delegate struct {
 	key     keys.Key
 	keyHash [sha1.Size]byte
 	scheme  scheme
+	revoked atomic.Bool // neither signs any more nor stands behind what it signed
 }
 
 // A scheme is how a key signs.

@@ -308,7 +308,7 @@ func (k cacheKey) flight(st Status) string {
 func (s *Server) sign(ctx context.Context, p *post, ids []certID, statuses []Status, nonce []byte) (*answer, error) {
 	d := p.delegate.Load()
 	now := s.cfg.Now()
-	if d == nil || !now.Before(d.cert.NotAfter) {
+	if d == nil || !now.Before(d.cert.NotAfter) || d.revoked.Load() {
 		s.metrics.signatures.WithLabelValues("no_responder").Inc()
 		return nil, fmt.Errorf("%w: no responder certificate for issuer %s", tryLater, p.issuer.ID)
 	}
@@ -333,6 +333,7 @@ func (s *Server) sign(ctx context.Context, p *post, ids []certID, statuses []Sta
 		nextUpdate: soonest(r.singles),
 		refreshAt:  r.singles[0].nextUpdate.Add(-min(s.cfg.RefreshMargin, life/2)),
 		status:     statuses[0],
+		by:         d,
 	}, nil
 }
 

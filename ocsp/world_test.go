@@ -42,6 +42,7 @@ type world struct {
 	readErr    error
 	responders map[ca.IssuerID][]byte
 	issued     []ca.Request
+	blocked    func(crypto.PublicKey) bool // keys that are not certified; nil: none
 	issueErr   error
 	lifetime   time.Duration // of responder certificates
 }
@@ -161,6 +162,9 @@ func (w *world) Issue(_ context.Context, req ca.Request, _ ca.Ledger) (ca.Certif
 	w.issued = append(w.issued, req)
 	if w.issueErr != nil {
 		return ca.Certificate{}, w.issueErr
+	}
+	if w.blocked != nil && w.blocked(req.PublicKey) {
+		return ca.Certificate{}, &ca.Refusal{Code: ca.BadPublicKey, Detail: "the key is blocked"}
 	}
 	for _, is := range w.issuers {
 		if is.ID != req.Issuer {
