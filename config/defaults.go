@@ -69,7 +69,7 @@ func Default() *Config {
 		CRL: CRL{
 			Period:          Duration(12 * time.Hour),
 			Validity:        Duration(7 * day),
-			AfterRevocation: Duration(10 * time.Minute),
+			AfterRevocation: Duration(time.Minute),
 		},
 	}
 }
