@@ -34,7 +34,8 @@ lint: ## gofumpt, vet, staticcheck and the other linters of .golangci.yml
 	$(LINT) run ./...
 
 race: ## unit tests with the race detector, walls included
-	$(GO) test -race -timeout 15m $(PKGS)
+	@echo "go test -race: all rooms"
+	@$(GO) test -race -timeout 15m $(PKGS)
 
 fuzz: ## every fuzz target for FUZZTIME (default 5s)
 	@scripts/fuzz $(FUZZTIME)
