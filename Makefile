@@ -8,7 +8,7 @@ PKGS = $(shell $(GO) list ./... | grep -v /integration)
 # A number of executions, not a length of time: the same work on every machine.
 FUZZTIME ?= 3000x
 
-.PHONY: run build test check lint vet race fuzz vuln tidy integration soak bench bench-store deps clean help
+.PHONY: run build test check lint race fuzz vuln tidy integration bench bench-store deps clean help
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
