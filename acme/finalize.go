@@ -257,12 +257,19 @@ func (s *Server) verdict(o Order, cause error) Verdict {
 	case !retryable(cause):
 		v.Failed = translate(inCSR(cause))
 	case o.Attempts+1 >= s.cfg.MaxIssueAttempts:
-		v.Failed = &Problem{Type: ServerInternal, Detail: "the certificate could not be issued; order again"}
+		return s.hopeless(now)
 	}
 	if v.Failed != nil {
 		v.Failed.Status = v.Failed.status()
 	}
 	return v
+}
+
+// hopeless ends an order for a fault of ours.
+func (s *Server) hopeless(now time.Time) Verdict {
+	p := &Problem{Type: ServerInternal, Detail: "the certificate could not be issued; order again"}
+	p.Status = p.status()
+	return Verdict{Failed: p, PurgeAt: now.Add(s.cfg.Retention), Counts: true}
 }
 
 func (s *Server) countVerdict(v Verdict) {
@@ -312,16 +319,18 @@ func (s *Server) resumeOnce(ctx context.Context, o Order) error {
 		p := orderExpired()
 		return s.settle(ctx, o, Verdict{Failed: &p, PurgeAt: now.Add(s.cfg.Retention)})
 	}
-	if o.Attempts >= s.cfg.MaxIssueAttempts {
-		// Each of them ended with its process.
-		return s.settle(ctx, o, s.verdict(o, errAttempts))
+	if o.Deaths >= maxDeaths {
+		return s.settle(ctx, o, s.hopeless(s.now()))
 	}
 	return s.issue(ctx, o)
 }
 
 var errPanic = errors.New("issuance panicked")
 
-var errAttempts = errors.New("no attempts left")
+// maxDeaths is how many attempts of an order may end with their process. That is
+// hardly ever the order's fault, so it has far more of them than of attempts
+// that fail; but an order that kills whoever issues it must end some day.
+const maxDeaths = 30
 
 func (s *Server) settle(ctx context.Context, o Order, v Verdict) error {
 	var e *audit.Entry

@@ -37,8 +37,9 @@ type Order struct {
 	// Once finalized:
 	CSR      []byte // while processing
 	CSRHash  string
-	IntentID string // "" while processing: parked
-	Attempts int
+	IntentID string    // "" while processing: parked
+	Attempts int       // that failed, and the one under way
+	Deaths   int       // attempts that ended with their process
 	DueAt    time.Time // while processing: when to look at it again
 
 	CertificateID string

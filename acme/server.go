@@ -44,7 +44,7 @@ type Config struct {
 	FinalizeSlots     int64         // issuances at a time, default 16
 	FinalizeWait      time.Duration // how long a client waits for its certificate, default 10 s
 	IssueTimeout      time.Duration // of one issuance, default 60 s
-	MaxIssueAttempts  int           // of one order that fails for reasons other than a busy device, default 5
+	MaxIssueAttempts  int           // of one order that fails for reasons other than a busy device or the end of the process, default 5
 
 	MaxBody       int64 // default 64 KiB
 	MaxNames      int   // in an order, default 100

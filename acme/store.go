@@ -53,7 +53,8 @@ type Store interface {
 	// of each and reports how many it did touch.
 	Sweep(ctx context.Context, s Sweep) (int, error)
 	// EndLeases makes every validation and issuance under way due at now, if it
-	// were due later.
+	// were due later. An order that was begun several times before has to wait
+	// a little for each of them.
 	EndLeases(ctx context.Context, now time.Time) error
 }
 
@@ -132,7 +133,9 @@ type Issuances interface {
 	AbortIssue(ctx context.Context, orderID string, in ca.Intent, cause error, v Verdict) error
 	// DueOrders lists processing orders whose time to be looked at has come.
 	DueOrders(ctx context.Context, now time.Time, limit int) ([]Order, error)
-	// ClaimDue moves the time from old to until: ErrMoved says that somebody else did.
+	// ClaimDue moves the time from old to until: ErrMoved says that somebody
+	// else did. If the order has an intent, its attempt ended with its process,
+	// and is counted among the deaths from then on.
 	ClaimDue(ctx context.Context, orderID string, old, until time.Time) error
 	// Settle does v to a processing order that has still the intent given,
 	// where no intent of its own is to be ended. e may be nil.

@@ -140,6 +140,9 @@ func (s *Server) pollOrders(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		o.DueAt = until
+		if o.IntentID != "" { // as ClaimDue has counted it
+			o.Attempts, o.Deaths = max(o.Attempts-1, 0), o.Deaths+1
+		}
 		go func() {
 			defer s.slots.Release(1)
 			s.resume(context.WithoutCancel(ctx), o)

@@ -201,20 +201,22 @@ func (s *ACME) ChangeKey(ctx context.Context, id, old string, jwk []byte, thumbp
 // Orders.
 
 const orderColumns = `o.id, o.account_id, o.status, o.profile, o.identifiers, o.authz_ids, o.not_before, o.not_after,
-	o.created_at, o.expires, o.error, o.csr, o.csr_hash, o.intent_id, o.attempts, o.due_at, o.certificate_id, o.serial`
+	o.created_at, o.expires, o.error, o.csr, o.csr_hash, o.intent_id, o.attempts, o.deaths, o.due_at, o.certificate_id, o.serial`
 
 func scanOrder(row Row) (acme.Order, error) {
 	var (
 		o                                               acme.Order
 		status, ids, authzs, problem, serial            string
 		notBefore, notAfter, created, expires, due, try int64
+		deaths                                          int64
 	)
 	err := row.Scan(&o.ID, &o.AccountID, &status, &o.Profile, &ids, &authzs, &notBefore, &notAfter,
-		&created, &expires, &problem, &o.CSR, &o.CSRHash, &o.IntentID, &try, &due, &o.CertificateID, &serial)
+		&created, &expires, &problem, &o.CSR, &o.CSRHash, &o.IntentID, &try, &deaths, &due, &o.CertificateID, &serial)
 	if err != nil {
 		return o, err
 	}
 	o.Status, o.Serial, o.Attempts = acme.OrderStatus(status), ca.Serial(serial), int(try)
+	o.Deaths = int(deaths)
 	o.NotBefore, o.NotAfter, o.CreatedAt, o.Expires, o.DueAt = fromMicros(notBefore), fromMicros(notAfter), fromMicros(created), fromMicros(expires), fromMicros(due)
 	if err := json.Unmarshal([]byte(ids), &o.Identifiers); err != nil {
 		return o, fmt.Errorf("decoding identifiers of order %s: %w", o.ID, err)
@@ -521,7 +523,12 @@ func (s *ACME) DueOrders(ctx context.Context, now time.Time, limit int) ([]acme.
 // ClaimDue takes an order that is due.
 func (s *ACME) ClaimDue(ctx context.Context, orderID string, old, until time.Time) error {
 	return s.write(ctx, "claiming due order", func(ctx context.Context, tx Tx) error {
-		return move(ctx, tx, nil, `UPDATE acme_orders SET due_at = $1 WHERE id = $2 AND status = 'processing' AND due_at = $3`,
+		// An intent that is still there was left by an attempt that ended with
+		// its process: it is counted as that.
+		return move(ctx, tx, nil, `UPDATE acme_orders SET due_at = $1,
+				attempts = CASE WHEN intent_id <> '' AND attempts > 0 THEN attempts - 1 ELSE attempts END,
+				deaths = CASE WHEN intent_id <> '' THEN deaths + 1 ELSE deaths END
+			WHERE id = $2 AND status = 'processing' AND due_at = $3`,
 			micros(until), orderID, micros(old))
 	})
 }
@@ -574,13 +581,20 @@ func (s *ACME) Sweep(ctx context.Context, w acme.Sweep) (int, error) {
 	return most, err
 }
 
+// diedBefore is how much longer an order waits for each attempt that ended with
+// its process before the last one, so that one that ends them all is not the
+// first thing that every start does.
+const diedBefore = 2 * time.Second
+
 // EndLeases makes all that is under way due.
 func (s *ACME) EndLeases(ctx context.Context, now time.Time) error {
 	return s.write(ctx, "ending leases", func(ctx context.Context, tx Tx) error {
-		if _, err := tx.Exec(ctx, `UPDATE acme_orders SET due_at = $1 WHERE status = 'processing' AND due_at > $1`, micros(now)); err != nil {
+		_, err := tx.Exec(ctx, `UPDATE acme_orders SET due_at = $1 + $2 * deaths WHERE status = 'processing' AND due_at > $1 + $2 * deaths`,
+			micros(now), diedBefore.Microseconds())
+		if err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `UPDATE acme_authzs SET lease_until = $1 WHERE lease_until <> 0 AND lease_until > $1`, micros(now))
+		_, err = tx.Exec(ctx, `UPDATE acme_authzs SET lease_until = $1 WHERE lease_until <> 0 AND lease_until > $1`, micros(now))
 		return err
 	})
 }

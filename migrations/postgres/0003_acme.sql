@@ -30,6 +30,8 @@ CREATE TABLE acme_orders (
     csr_hash       TEXT   NOT NULL DEFAULT '',
     intent_id      TEXT   NOT NULL DEFAULT '',
     attempts       BIGINT NOT NULL DEFAULT 0,
+    -- attempts that ended with their process; not among attempts
+    deaths         BIGINT NOT NULL DEFAULT 0,
     due_at         BIGINT NOT NULL DEFAULT 0,
     certificate_id TEXT   NOT NULL DEFAULT '',
     serial         TEXT   NOT NULL DEFAULT '',

@@ -601,6 +601,30 @@ func acmeDue(t *testing.T, w acmeWorld) {
 	}
 	must(t, w.ClaimDue(ctx, o.ID, due[0].DueAt, c.DueAt.Add(time.Minute)))
 	wantErr(t, w.ClaimDue(ctx, o.ID, due[0].DueAt, c.DueAt.Add(time.Minute)), acme.ErrMoved)
+	// An attempt that ended with its process is no failure of the order.
+	in := acmeIntent(o.Identifiers...)
+	c.Now, c.DueAt = acmeNow, c.DueAt.Add(time.Hour)
+	must(t, w.BeginIssue(ctx, c, in))
+	before, err := w.Order(ctx, o.ID)
+	must(t, err)
+	must(t, w.ClaimDue(ctx, o.ID, c.DueAt, c.DueAt.Add(time.Minute)))
+	after, err := w.Order(ctx, o.ID)
+	must(t, err)
+	if before.Attempts != 1 || before.Deaths != 0 || after.Attempts != 0 || after.Deaths != 1 {
+		t.Errorf("attempts and deaths: %d, %d, then %d, %d", before.Attempts, before.Deaths, after.Attempts, after.Deaths)
+	}
+	// It waits a little longer at each start from then on.
+	must(t, w.EndLeases(ctx, acmeNow))
+	due, err = w.DueOrders(ctx, acmeNow, 10)
+	must(t, err)
+	if len(due) != 0 {
+		t.Error("an order that has seen its process die is the first thing that the next start does")
+	}
+	due, err = w.DueOrders(ctx, acmeNow.Add(time.Minute), 10)
+	must(t, err)
+	if len(due) != 1 {
+		t.Errorf("%d orders are due in a minute", len(due))
+	}
 }
 
 func acmeEndLeases(t *testing.T, w acmeWorld) {
