@@ -29,9 +29,15 @@ func takeLock(path string) (*os.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	if err := writeOwner(f); err != nil {
-		return nil, errors.Join(fmt.Errorf("writing %s: %w", f.Name(), err), f.Close())
+		return nil, errors.Join(fmt.Errorf("writing %s: %w", f.Name(), err), giveLock(f))
 	}
 	return f, nil
+}
+
+// giveLock ends it at once: a child that was just forked holds the file open, and
+// with it the lock, until it becomes another program.
+func giveLock(f *os.File) error {
+	return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
 }
 
 func writeOwner(f *os.File) error {

@@ -90,7 +90,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e := &Engine{path: path, log: cfg.Logger, lock: lock, params: new(rewriter)}
 	if err := e.open(ctx, cfg); err != nil {
-		return nil, errors.Join(err, lock.Close())
+		return nil, errors.Join(err, giveLock(lock))
 	}
 	go e.writer.run()
 	return e, nil
@@ -247,8 +247,16 @@ func (e *Engine) Close() error {
 	e.calls.Wait()
 	close(e.writer.queue)
 	<-e.writer.stopped
-	// The last connection to close empties the write-ahead log.
-	return errors.Join(e.readers.Close(), e.writer.db.Close(), e.lock.Close())
+	return errors.Join(e.readers.Close(), e.emptyLog(), e.writer.db.Close(), giveLock(e.lock))
+}
+
+// emptyLog moves what is in the write-ahead log into the database, so that the
+// one file is all there is after a clean end. Without it nothing is lost.
+func (e *Engine) emptyLog() error {
+	if _, err := e.writer.db.ExecContext(context.Background(), `PRAGMA wal_checkpoint(TRUNCATE)`); err != nil {
+		return fmt.Errorf("emptying the write-ahead log: %w", err)
+	}
+	return nil
 }
 
 var _ store.Engine = (*Engine)(nil)

@@ -447,6 +447,35 @@ func TestClosingGivesTheDatabaseBack(t *testing.T) {
 	}
 }
 
+// TestACleanEndLeavesOneFile is for whoever copies the database of a program
+// that is not running.
+func TestACleanEndLeavesOneFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.db")
+	e := open(t, sqlite.Config{Path: path})
+	for n := range 20 {
+		if err := add(t.Context(), e, n); err != nil {
+			t.Fatal(err)
+		}
+		count(t, e) // readers keep the log open
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := filepath.Join(t.TempDir(), "copy.db")
+	if err := os.WriteFile(alone, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := count(t, open(t, sqlite.Config{Path: alone})); got != 20 {
+		t.Errorf("the file alone has %d of 20 rows", got)
+	}
+}
+
 func TestOpenSaysInOneLineWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
