@@ -36,7 +36,7 @@ func bindSocket(ctx context.Context, path string) (net.Listener, error) {
 	}
 	ln, err := listenSocket(ctx, path)
 	if err != nil {
-		_ = lock.Close()
+		_ = unlock(lock)
 		return nil, err
 	}
 	return &socketListener{UnixListener: ln, path: path, lock: lock}, nil
@@ -45,7 +45,7 @@ func bindSocket(ctx context.Context, path string) (net.Listener, error) {
 // Close also removes the socket, before the lock is let go.
 func (s *socketListener) Close() error {
 	err := s.UnixListener.Close()
-	s.once.Do(func() { err = errors.Join(err, s.lock.Close()) })
+	s.once.Do(func() { err = errors.Join(err, unlock(s.lock)) })
 	return err
 }
 
@@ -93,6 +93,12 @@ func lockFile(path string) (*os.File, error) {
 		return nil, fmt.Errorf("locking: %w", err)
 	}
 	return f, nil
+}
+
+// unlock ends the lock at once: a child that was just forked holds the file
+// open, and with it the lock, until it becomes another program.
+func unlock(f *os.File) error {
+	return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close())
 }
 
 // removeStale removes a socket whose process is dead. It asks by dialing, as
