@@ -43,8 +43,11 @@ func (s *Server) readCertificateQuery(r *http.Request) (ca.ListQuery, error) {
 		Before:       p.cursor("certificates"),
 		Limit:        p.limit(),
 	}
-	if q.State == "revoked" { // not a state of the store: an issued one that was taken back
+	switch q.State {
+	case "revoked": // not a state of the store: an issued one that was taken back
 		q.State, q.Revoked = ca.Issued, true
+	case ca.Issued:
+		q.Unrevoked = true
 	}
 	q.Issuer = s.issuerOf(p.text("issuer"))
 	return q, p.err

@@ -8,6 +8,7 @@ type ListQuery struct {
 	State        State
 	Issuer       IssuerID
 	Revoked      bool   // only revoked ones
+	Unrevoked    bool   // only those that are not
 	Before       string // the cursor that the page before returned
 	Limit        int    // 1 to MaxList; 0 means 50
 }

@@ -374,6 +374,9 @@ func (c *CA) list(ctx context.Context, tx Tx, q ca.ListQuery) ([]ca.Record, erro
 	if q.Revoked {
 		s.add(`c.revoked_at <> 0`)
 	}
+	if q.Unrevoked {
+		s.add(`c.revoked_at = 0`)
+	}
 	if q.Before != "" {
 		at, serial, ok := strings.Cut(q.Before, ".")
 		us, err := strconv.ParseInt(at, 10, 64)

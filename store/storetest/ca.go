@@ -201,6 +201,7 @@ func caSelect(t *testing.T, db *store.DB) {
 	caOK(t, c.PlainLedger().Begin(t.Context(), pending))
 	caWant(t, caList(t, c, ca.ListQuery{State: ca.Pending}), 2)
 	caWant(t, caList(t, c, ca.ListQuery{Revoked: true}), 1)
+	caWant(t, caList(t, c, ca.ListQuery{Unrevoked: true}), 2, 0)
 	caWant(t, caList(t, c, ca.ListQuery{Issuer: "other"}))
 	caWant(t, caList(t, c, ca.ListQuery{Issuer: pending.Issuer, State: ca.Issued}), 1, 0)
 	caWant(t, caList(t, c, ca.ListQuery{SerialPrefix: string(pending.Serial)}), 2)
