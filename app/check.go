@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/secsy-pki/secsy-pki/config"
 )
 
@@ -80,6 +82,9 @@ func checkFolder(key, dir string) error {
 		return fmt.Errorf("%s: its folder must be there: %w", key, err)
 	case !fi.IsDir():
 		return fmt.Errorf("%s: %s is not a folder", key, dir)
+	}
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("%s: this user can't write in %s: %w", key, dir, err)
 	}
 	return nil
 }

@@ -33,6 +33,12 @@ func (a *app) openStore(ctx context.Context) error {
 	}
 	a.onClose(engine.Close)
 	applied, err := engine.Migrate(ctx)
+	if errors.Is(err, store.ErrNewerSchema) {
+		// Each migration leaves a schema that the version before can work on,
+		// so that replicas can be upgraded, and taken back, one by one.
+		a.log.WarnContext(ctx, "going on with a database that a newer version has migrated", "error", err)
+		err = nil
+	}
 	if err != nil {
 		return fmt.Errorf("migrating the database: %w", err)
 	}
@@ -86,6 +92,9 @@ func (a *app) openIssuers(ctx context.Context) error {
 	for i, c := range a.cfg.Issuers {
 		key := fmt.Sprintf("issuers[%d] (%s)", i, c.Name)
 		is, err := a.openIssuer(ctx, c)
+		if errors.Is(err, keys.ErrPassphrase) {
+			err = fmt.Errorf("%w; keys.passphrase does not open it", err)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", key, err))
 			continue
