@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/config"
+	"github.com/secsy-pki/secsy-pki/store"
 	"github.com/secsy-pki/secsy-pki/keys"
 )
 
@@ -529,4 +530,32 @@ func tree(t *testing.T, dir string) []string {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// TestTheVersionBeforeWorksOnANewerSchema is an upgrade of one replica after
+// the other, or one taken back: serving goes on with a warning, and only the
+// command that migrates refuses.
+func TestTheVersionBeforeWorksOnANewerSchema(t *testing.T) {
+	t.Parallel()
+	dir := newCA(t)
+	first := built(t, dir)
+	err := first.db.Write(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, 1)`)
+		return err
+	})
+	if err := errors.Join(err, first.close()); err != nil {
+		t.Fatal(err)
+	}
+	first.closers = nil
+	again := built(t, dir)
+	if !strings.Contains(again.logged(), "newer version has migrated") {
+		t.Errorf("no warning in\n%s", again.logged())
+	}
+	if err := again.close(); err != nil {
+		t.Fatal(err)
+	}
+	again.closers = nil
+	if err := Migrate(t.Context(), load(t, dir), io.Discard); !errors.Is(err, store.ErrNewerSchema) {
+		t.Errorf("migrating: %v", err)
+	}
 }
