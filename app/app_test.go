@@ -20,8 +20,8 @@ import (
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/config"
-	"github.com/secsy-pki/secsy-pki/store"
 	"github.com/secsy-pki/secsy-pki/keys"
+	"github.com/secsy-pki/secsy-pki/store"
 )
 
 // A buffer is a log that many write and a test reads.
