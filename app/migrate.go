@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/secsy-pki/secsy-pki/config"
 )
@@ -29,5 +28,3 @@ func Migrate(ctx context.Context, cfg *config.Config, out io.Writer) error {
 	}
 	return nil
 }
-
-func (a *app) expired(t time.Time) bool { return time.Now().After(t) }

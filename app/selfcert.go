@@ -343,7 +343,7 @@ func (s *selfCert) run(ctx context.Context) error {
 		}
 		if err != nil {
 			s.log.ErrorContext(ctx, "renewing the https certificate", "error", err, "not_after", s.current.Load().Leaf.NotAfter)
-			if !pause(ctx, selfRetry) {
+			if !s.pause(ctx, selfRetry) {
 				return nil
 			}
 		}
@@ -361,15 +361,4 @@ func (s *selfCert) pause(ctx context.Context, d time.Duration) bool {
 	case <-t.C:
 	}
 	return true
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
