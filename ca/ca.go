@@ -60,6 +60,7 @@ type Request struct {
 	NotBefore   time.Time // zero: as the profile says
 	NotAfter    time.Time // zero: as the profile says
 	Requester   Requester
+	Renewal     bool // the requester holds a certificate for the same names that is still valid
 }
 
 // An Intent is a certificate about to be signed, made durable before any key is used.

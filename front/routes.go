@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
 // A Route gives everything at or below a prefix of the path to one handler.
@@ -19,7 +21,17 @@ type Route struct {
 	Class   string // the name in metrics and logs: lower-case, one of few
 	Handler http.Handler
 	MaxBody int64 // bytes of a request body; 0 means the listener's
+
+	// Limit is asked before anything of the request but its line, its headers
+	// and its source has been looked at. Nil: nothing is limited.
+	Limit *ratelimit.Endpoint
+	// Refuse answers a request that Limit refused, in the protocol's own form.
+	// It must be cheap: nothing is read, and nothing needs to be allocated. Nil: plain text.
+	Refuse Refuser
 }
+
+// A Refuser writes the answer to a request that is refused by d, a Retry-After included.
+type Refuser func(w http.ResponseWriter, r *http.Request, d ratelimit.Decision)
 
 var className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}$`)
 

@@ -9,7 +9,9 @@ import (
 	"context"
 	"crypto"
 	"errors"
+	"fmt"
 	"io"
+	"time"
 )
 
 // A Key signs with one private key. It is safe for concurrent use.
@@ -44,6 +46,51 @@ var (
 	// ErrPassphrase says that the passphrase does not open the key.
 	ErrPassphrase = errors.New("keys: wrong passphrase")
 )
+
+// A BusyError is an ErrBusy that says when to come again.
+type BusyError struct {
+	Reason     string        // one of few words, for logs and metrics
+	RetryAfter time.Duration // at least a second
+	Err        error         // what stands behind it, such as the end of a context; may be nil
+}
+
+func (e *BusyError) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("%v: %s: %v", ErrBusy, e.Reason, e.Err)
+	}
+	return fmt.Sprintf("%v: %s", ErrBusy, e.Reason)
+}
+
+// Is reports that a BusyError is ErrBusy: the device was not called.
+func (e *BusyError) Is(target error) bool { return target == ErrBusy }
+
+func (e *BusyError) Unwrap() error { return e.Err }
+
+// A Purpose is what a signature is for. A guard before a device decides by it
+// what goes first.
+type Purpose uint8
+
+// The purposes. The zero one is issuance.
+const (
+	ForIssuance   Purpose = iota // of a new certificate
+	ForRenewal                   // of a certificate whose requester holds one like it
+	ForStatus                    // an OCSP response or a CRL that many will read
+	ForRevocation                // a status that says that a certificate is revoked
+	ForOne                       // an answer for one stranger alone, such as an OCSP nonce
+)
+
+type purposeKey struct{}
+
+// WithPurpose returns a context whose signatures are for p.
+func WithPurpose(ctx context.Context, p Purpose) context.Context {
+	return context.WithValue(ctx, purposeKey{}, p)
+}
+
+// PurposeOf returns what the signatures of ctx are for.
+func PurposeOf(ctx context.Context) Purpose {
+	p, _ := ctx.Value(purposeKey{}).(Purpose)
+	return p
+}
 
 // An Algorithm names a kind and size of key that the program can make.
 type Algorithm string

@@ -12,6 +12,7 @@ type Peer struct {
 	Addr      netip.Addr // the client, by trusted hops; never an unproven header
 	Conn      netip.Addr // the other end of the TCP connection
 	RequestID string     // ours, unguessable
+	Endpoint  string     // the class of the route, one of few; a label
 }
 
 type key struct{}
@@ -23,4 +24,18 @@ func With(ctx context.Context, p Peer) context.Context { return context.WithValu
 func From(ctx context.Context) Peer {
 	p, _ := ctx.Value(key{}).(Peer)
 	return p
+}
+
+type identityKey struct{}
+
+// WithIdentity returns a context whose caller is proven to be id, such as
+// "acme:account/...". It is for those who have checked the proof.
+func WithIdentity(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, identityKey{}, id)
+}
+
+// Identity returns who the caller is proven to be, "" for nobody known.
+func Identity(ctx context.Context) string {
+	id, _ := ctx.Value(identityKey{}).(string)
+	return id
 }
