@@ -104,6 +104,7 @@ func (o *QuickstartOptions) init(ctx context.Context) error {
 		{Prefix: netip.MustParsePrefix("127.0.0.0/8")}, {Prefix: netip.MustParsePrefix("::1/128")},
 	}
 	c.CRL.AfterRevocation = config.Duration(2 * time.Second)
+	c.RateLimit.Enabled = true
 	o.adjust(c)
 	if err := setExternal(c, host); err != nil {
 		return err

@@ -175,6 +175,18 @@ func TestErrorsNamePlaceKeyAndRemedy(t *testing.T) {
 		{"crl: {period: 4h, validity: 7h}", `c.yaml:1:19: crl.validity: 7h is less than twice crl.period, 4h`},
 		{"limits: {read_timeout: 5s}", `c.yaml:1:1: limits.header_timeout: 10s is more than limits.read_timeout, 5s`},
 		{"crl: {period: 5m, after_revocation: 10m}", `c.yaml:1:19: crl.after_revocation: 10m is more than crl.period, 5m`},
+		{"rate_limit: {per_ip: {rate: 20, burst: 0}}", `c.yaml:1:33: rate_limit.per_ip.burst: 0 with a rate of 20 would refuse everything: want at least 1, or a rate of 0 for no limit`},
+		{"rate_limit: {global: {rate: -1}}", `c.yaml:1:29: rate_limit.global.rate: "-1": want events a second from 0 to 1000000, such as 20, 0.5, 30/m or 100/h`},
+		{"rate_limit: {per_account: {burst: -1}}", `c.yaml:1:28: rate_limit.per_account.burst: "-1" is not allowed: want 0 to 1000000`},
+		{"rate_limit: {concurrency: {max_queue: -1}}", `c.yaml:1:28: rate_limit.concurrency.max_queue: "-1" is not allowed: want 0 to 100000`},
+		{"rate_limit: {max_keys: 0}", `c.yaml:1:14: rate_limit.max_keys: "0" is not allowed: want 1000 to 100000000`},
+		{"rate_limit: {per_ip: {rate: 1/m, burst: 20}}", `c.yaml:1:14: rate_limit.per_ip: an empty bucket takes 1200 seconds to refill, longer than rate_limit.idle_ttl_seconds, 600; raise that, or make burst smaller`},
+		{"rate_limit: {endpoints: [{name: ocsp, total: {rate: 1}}]}", `c.yaml:1:39: rate_limit.endpoints[0].total.burst: 0 with a rate of 1 would refuse everything: want at least 1, or a rate of 0 for no limit`},
+		{"rate_limit: {endpoints: [{name: crl}, {name: crl}]}", `c.yaml:1:40: rate_limit.endpoints[1].name: "crl" is given twice`},
+		{"rate_limit: {overrides: [{exempt: true}]}", `c.yaml:1:26: rate_limit.overrides[0]: set exactly one of source and account`},
+		{"rate_limit: {overrides: [{account: a}]}", `c.yaml:1:26: rate_limit.overrides[0]: set exempt, or a rate and a burst`},
+		{"rate_limit: {nat64: [\"64:ff9b::/64\"]}", `c.yaml:1:22: rate_limit.nat64[0]: 64:ff9b::/64: want an IPv6 prefix of 96 bits, such as 64:ff9b::/96`},
+		{"rate_limit: {enabled: true, global: {rate: 0}, per_ip: {rate: 0}, per_account: {rate: 0}, concurrency: {enabled: false}}", `c.yaml:1:14: rate_limit.enabled: true, but no tier has a rate and the guard is off: set a rate and a burst, concurrency.enabled, or this to false`},
 		{"a: &x b", `c.yaml:1:4: anchors, aliases and merge keys can't be used here: write the value out`},
 		{"a: !!str b", `c.yaml:1:4: tags can't be used here`},
 		{"log: {}\n---\nlog: {}\n", `c.yaml:2:1: more than one YAML document`},
@@ -372,16 +384,20 @@ trusted_proxies: {from: [10.0.0.0/8]}
 acme: {max_pending_orders: 5, enabled: false}
 profiles: [{name: tls-server, validity: 30d}]
 issuers: [{name: a, certificate: a.pem, key: a}]
+rate_limit: {enabled: true, per_ip: {rate: 5}, max_keys: 5000}
 `)
 	live, restart := Diff(before, after)
 	if want := []Change{
 		{"log.level", "info", "debug"},
 		{"trusted_proxies.from", "[]", "[10.0.0.0/8]"},
+		{"rate_limit.enabled", "false", "true"},
+		{"rate_limit.per_ip.rate", "20", "5"},
 	}; !reflect.DeepEqual(live, want) {
 		t.Errorf("reloadable: got %v, want %v", live, want)
 	}
 	if want := []Change{
 		{"log.format", "text", "json"},
+		{"rate_limit.max_keys", "100000", "5000"},
 		{"issuers", "", ""},
 		{"profiles[0].validity", "90d", "30d"},
 		{"acme.enabled", "true", "false"},
@@ -420,6 +436,15 @@ func TestDurationsReadBackAsWritten(t *testing.T) {
 	}
 }
 
+// Whoever wants only the signatures bounded gets that.
+func TestGuardAloneIsEnough(t *testing.T) {
+	t.Parallel()
+	text := "rate_limit: {enabled: true, global: {rate: 0}, per_ip: {rate: 0}, per_account: {rate: 0}}"
+	if _, err := Parse("c.yaml", []byte(text)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTextTypesReadBackAsWritten(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -431,6 +456,18 @@ func TestTextTypesReadBackAsWritten(t *testing.T) {
 		{new(Size), "1024KiB", "1MiB"},
 		{new(Size), "64", ""},
 		{new(Size), "-1B", ""},
+		{new(Rate), "20", "20"},
+		{new(Rate), "0.5/s", "0.5"},
+		{new(Rate), "30/m", "0.5"},
+		{new(Rate), "900/h", "0.25"},
+		{new(Rate), "1e3", ""},
+		{new(Rate), "-1", ""},
+		{new(Rate), "NaN", ""},
+		{new(Rate), "1000001", ""},
+		{new(Rate), "/s", ""},
+		{new(OptionalCIDR), "10.0.0.0/8", "10.0.0.0/8"},
+		{new(OptionalCIDR), "10.0.0.1/8", ""},
+		{new(CIDR), "", ""},
 		{new(CIDR), "10.1.2.3", "10.1.2.3/32"},
 		{new(CIDR), "::ffff:10.0.0.0/104", ""},
 		{new(CIDR), "fe80::1%eth0", ""},

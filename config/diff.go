@@ -28,7 +28,8 @@ func (d *differ) section(before, after reflect.Value, key string, live bool) {
 		if reflect.DeepEqual(b.Interface(), a.Interface()) {
 			continue
 		}
-		d.field(b, a, join(key, f.Tag.Get("yaml")), live || f.Tag.Get("reload") == "live")
+		reload := f.Tag.Get("reload")
+		d.field(b, a, join(key, f.Tag.Get("yaml")), reload == "live" || live && reload != "restart")
 	}
 }
 

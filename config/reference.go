@@ -111,8 +111,11 @@ func (w *writer) comment(t reflect.Type, f reflect.StructField) string {
 	if allow := f.Tag.Get("allow"); allow != "" {
 		facts = append(facts, "Allowed: "+allowed(allow)+".")
 	}
-	if f.Tag.Get("reload") == "live" {
+	switch f.Tag.Get("reload") {
+	case "live":
 		facts = append(facts, "Reloads on SIGHUP.")
+	case "restart":
+		facts = append(facts, "Needs a restart.")
 	}
 	if len(facts) > 0 {
 		text += "\n" + strings.Join(facts, " ")
@@ -222,7 +225,7 @@ func flow(v reflect.Value) string {
 func yamlScalar(v reflect.Value) string {
 	s := plain(v)
 	_, isText := v.Interface().(encoding.TextMarshaler)
-	if v.Kind() != reflect.String && !isText {
+	if v.Kind() == reflect.Float64 || v.Kind() != reflect.String && !isText {
 		return s
 	}
 	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./"

@@ -4,7 +4,8 @@ package config
 
 // The comments of this file are the reference that Reference prints. A field's
 // tags say the rest: allow is the range or the choice of a value, required that
-// it can't be left out, reload:"live" that SIGHUP is enough to change it, and
+// it can't be left out, reload:"live" that SIGHUP is enough to change it and all
+// below it (reload:"restart" takes one key out again), and
 // example what the reference shows of a list that is empty by default.
 
 // A Config is one configuration file.
@@ -25,6 +26,11 @@ type Config struct {
 
 	// Bounds of each HTTP connection.
 	Limits Limits `yaml:"limits"`
+
+	// Admission control: how much one client, and all together, may ask for.
+	// docs/admission.md helps to size it. The operator's listeners, health and
+	// metrics are never limited.
+	RateLimit RateLimit `yaml:"rate_limit" reload:"live"`
 
 	// The database.
 	Store Store `yaml:"store"`
@@ -193,6 +199,152 @@ type Limits struct {
 
 	// Connections open at once, on each listener.
 	MaxConnections int `yaml:"max_connections" allow:"16..1000000"`
+}
+
+// A RateLimit says how much is admitted.
+type RateLimit struct {
+	// The one switch. Off, the program still bounds its connections and queues,
+	// but refuses nobody for asking often.
+	Enabled bool `yaml:"enabled"`
+
+	// Whether refusals of tiers are counted and not made: for watching what a
+	// limit would do.
+	Shadow bool `yaml:"shadow"`
+
+	// All requests together.
+	Global Bucket `yaml:"global"`
+
+	// Each client: an IPv4 address, or an IPv6 /64.
+	PerIP Bucket `yaml:"per_ip"`
+
+	// Each account whose proof held: an ACME account, after its signature was
+	// checked.
+	PerAccount Bucket `yaml:"per_account"`
+
+	// How many times per_ip an IPv6 /48 has.
+	IPv6PrefixFactor int `yaml:"ipv6_prefix_factor" allow:"1..65536"`
+
+	// NAT64 prefixes of your network, /96: an address within stands for the IPv4
+	// address in its last 32 bits.
+	NAT64 []CIDR `yaml:"nat64"`
+
+	// Clients that each tier can tell apart, in memory set aside at start: about
+	// 19 octets each. When there are more, those that owe least are forgotten first.
+	MaxKeys int `yaml:"max_keys" allow:"1000..100000000" reload:"restart"`
+
+	// The longest that a bucket may take to refill. A client that has been idle
+	// for so long is forgotten; one that has a limit to wait for never is.
+	IdleTTLSeconds int `yaml:"idle_ttl_seconds" allow:"1..604800"`
+
+	// Further limits of single classes of endpoints.
+	Endpoints []EndpointLimit `yaml:"endpoints"`
+
+	// Clients and accounts with limits of their own.
+	Overrides []Override `yaml:"overrides"`
+
+	// Signatures at once, and who waits for one.
+	Concurrency Concurrency `yaml:"concurrency"`
+
+	// How much may be had in a longer time. Off by default.
+	Quotas Quotas `yaml:"quotas"`
+
+	// Patience with accounts that ask for what is not theirs.
+	RefusalBudget RefusalBudget `yaml:"refusal_budget"`
+}
+
+// A Bucket refills at a rate and holds a burst.
+type Bucket struct {
+	// Requests a second, such as 20 or 0.5; 30/m and 100/h mean a minute and an
+	// hour. 0: no limit.
+	Rate Rate `yaml:"rate"`
+
+	// Requests at once, after a rest.
+	Burst int `yaml:"burst" allow:"0..1000000"`
+
+	// Whether its refusals are counted and not made.
+	Shadow bool `yaml:"shadow"`
+}
+
+// An EndpointLimit is for one class of endpoints.
+type EndpointLimit struct {
+	// The class. ocsp_sign are OCSP answers that must be signed; acme is all of
+	// ACME that has no class of its own. Revocation has none: it is never limited.
+	Name string `yaml:"name" required:"true" example:"acme_new_account" allow:"acme|acme_directory|acme_new_nonce|acme_new_account|acme_new_order|ocsp|ocsp_sign|crl|aia"`
+
+	// Each client, at this class.
+	PerIP Bucket `yaml:"per_ip"`
+
+	// All clients together, at this class.
+	Total Bucket `yaml:"total"`
+}
+
+// An Override takes the place of per_ip or per_account.
+type Override struct {
+	// Clients, as a CIDR range: each address (IPv6 /64) within has the bucket.
+	// The longest range counts.
+	Source OptionalCIDR `yaml:"source"`
+
+	// An ACME account: the last part of its URL.
+	Account Name `yaml:"account"`
+
+	// As in per_ip.
+	Rate Rate `yaml:"rate"`
+
+	// As in per_ip.
+	Burst int `yaml:"burst" allow:"0..1000000"`
+
+	// No such limit at all. The global one holds.
+	Exempt bool `yaml:"exempt"`
+}
+
+// Concurrency bounds the use of the keys.
+type Concurrency struct {
+	// Whether signing is guarded. It needs rate_limit.enabled.
+	Enabled bool `yaml:"enabled"`
+
+	// Signatures at once. 0: as many as the key store has sessions, or 8.
+	MaxInFlight int `yaml:"max_in_flight" allow:"0..4096"`
+
+	// How many may wait for their turn; the next one is refused at once. 0: none.
+	MaxQueue int `yaml:"max_queue" allow:"0..100000"`
+
+	// The longest wait, in milliseconds. 0: nobody waits.
+	AcquireTimeoutMS int `yaml:"acquire_timeout_ms" allow:"0..600000"`
+
+	// Whether fewer signatures are tried at once when the device gets slower the
+	// more there are. For HSMs behind a network.
+	Adaptive bool `yaml:"adaptive"`
+}
+
+// Quotas are limits over hours and days, kept in the database.
+type Quotas struct {
+	// Identifiers in new ACME orders, for each account.
+	ACMEIdentifiers Quota `yaml:"acme_identifiers"`
+}
+
+// A Quota is a limit over a longer time.
+type Quota struct {
+	// In any stretch of the window. 0: no limit.
+	Limit int `yaml:"limit" allow:"0..1000000000"`
+
+	// The stretch. What was used comes back evenly over it.
+	Window Duration `yaml:"window" allow:"1s..366d"`
+}
+
+// A RefusalBudget slows down, and never locks out.
+type RefusalBudget struct {
+	// Whether there is one.
+	Enabled bool `yaml:"enabled"`
+
+	// Refusals without consequence. From the next one on attempts are 1, 2, 4 …
+	// seconds apart.
+	Free int `yaml:"free" allow:"1..1000"`
+
+	// The longest time between two attempts.
+	MaxDelay Duration `yaml:"max_delay" allow:"1s..10m"`
+
+	// For one refusal to be forgotten.
+	Decay Duration `yaml:"decay" allow:"1m..1d"`
 }
 
 // A Store is the database.

@@ -143,6 +143,50 @@ func (c *CIDR) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// An OptionalCIDR is a CIDR that may be empty.
+type OptionalCIDR struct{ CIDR }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *OptionalCIDR) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*c = OptionalCIDR{}
+		return nil
+	}
+	return c.CIDR.UnmarshalText(text)
+}
+
+// A Rate is a number of events a second: 20, 0.5, or 30/m and 100/h.
+type Rate float64
+
+var rateUnits = []struct {
+	suffix  string
+	seconds float64
+}{{"/s", 1}, {"/m", 60}, {"/h", 3600}, {"", 1}}
+
+const maxRate = 1e6
+
+// MarshalText implements encoding.TextMarshaler.
+func (r Rate) MarshalText() ([]byte, error) {
+	return strconv.AppendFloat(nil, float64(r), 'g', -1, 64), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (r *Rate) UnmarshalText(text []byte) error {
+	for _, u := range rateUnits {
+		number, ok := strings.CutSuffix(string(text), u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseFloat(number, 64)
+		if err != nil || strings.Trim(number, "0123456789.") != "" || n/u.seconds > maxRate {
+			break
+		}
+		*r = Rate(n / u.seconds)
+		return nil
+	}
+	return errors.New("want events a second from 0 to 1000000, such as 20, 0.5, 30/m or 100/h")
+}
+
 // A URL is an absolute http or https URL without user, query and fragment; no
 // slash stands at its end. Empty means none.
 type URL string

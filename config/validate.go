@@ -68,6 +68,7 @@ func (c *Config) checkTogether() Errors {
 	c.checkIssuers(&r)
 	c.checkProfiles(&r)
 	c.checkStatus(&r)
+	c.checkRateLimit(&r)
 	if c.Policy == PolicyPublic {
 		c.checkPublic(&r)
 	}
@@ -276,4 +277,74 @@ func checkPublicProfile(r *report, key func(string) string, p Profile) {
 		// Baseline Requirements §7.1.2.11.2: only short-lived certificates need no CRL.
 		r.add(key("crl"), "policy public needs crl or ocsp in certificates that live longer than 7d")
 	}
+}
+
+// checkRateLimit holds also when it is off: SIGHUP may turn it on.
+func (c *Config) checkRateLimit(r *report) {
+	l := &c.RateLimit
+	bucket := func(key string, rate Rate, burst int) {
+		idle := float64(l.IdleTTLSeconds)
+		switch {
+		case rate > 0 && burst == 0:
+			r.add(key+".burst", "0 with a rate of %s would refuse everything: want at least 1, or a rate of 0 for no limit", plainRate(rate))
+		case rate > 0 && float64(burst)/float64(rate) > idle:
+			r.add(key, "an empty bucket takes %.0f seconds to refill, longer than rate_limit.idle_ttl_seconds, %.0f; raise that, or make burst smaller", float64(burst)/float64(rate), idle)
+		}
+	}
+	active := l.Concurrency.Enabled
+	for _, b := range l.buckets() {
+		bucket(b.key, b.Rate, b.Burst)
+		active = active || b.Rate > 0 && b.Burst > 0
+	}
+	c.checkEndpointLimits(r)
+	for i, o := range l.Overrides {
+		key := fmt.Sprintf("rate_limit.overrides[%d]", i)
+		bucket(key, o.Rate, o.Burst)
+		if o.Source.IsValid() == (o.Account != "") {
+			r.add(key, "set exactly one of source and account")
+		}
+		if o.Exempt == (o.Rate > 0) {
+			r.add(key, "set exempt, or a rate and a burst")
+		}
+	}
+	for i, p := range l.NAT64 {
+		if p.IsValid() && (p.Bits() != 96 || p.Addr().Is4()) {
+			r.add(fmt.Sprintf("rate_limit.nat64[%d]", i), "%s: want an IPv6 prefix of 96 bits, such as 64:ff9b::/96", p)
+		}
+	}
+	if l.Enabled && !active && l.Quotas.ACMEIdentifiers.Limit == 0 {
+		r.add("rate_limit.enabled", "true, but no tier has a rate and the guard is off: set a rate and a burst, concurrency.enabled, or this to false")
+	}
+}
+
+func plainRate(r Rate) string {
+	b, _ := r.MarshalText() // never fails
+	return string(b)
+}
+
+func (c *Config) checkEndpointLimits(r *report) {
+	seen := map[string]bool{}
+	for i, e := range c.RateLimit.Endpoints {
+		if seen[e.Name] {
+			r.add(fmt.Sprintf("rate_limit.endpoints[%d].name", i), "%s is given twice", quote(e.Name))
+		}
+		seen[e.Name] = true
+	}
+}
+
+type keyedBucket struct {
+	key string
+	Bucket
+}
+
+// buckets are all that are no overrides.
+func (l *RateLimit) buckets() []keyedBucket {
+	out := []keyedBucket{
+		{"rate_limit.global", l.Global}, {"rate_limit.per_ip", l.PerIP}, {"rate_limit.per_account", l.PerAccount},
+	}
+	for i, e := range l.Endpoints {
+		key := fmt.Sprintf("rate_limit.endpoints[%d].", i)
+		out = append(out, keyedBucket{key + "per_ip", e.PerIP}, keyedBucket{key + "total", e.Total})
+	}
+	return out
 }

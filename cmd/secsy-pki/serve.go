@@ -248,6 +248,7 @@ func (in *initFlags) config(cmd *cobra.Command) (*config.Config, error) {
 	cfg.Listen.Operator.Address = config.Address(in.listenOperator)
 	cfg.Listen.HTTP.ExternalURL = externalURL("http", in.host, in.listenHTTP, "80")
 	cfg.Listen.HTTPS.ExternalURL = externalURL("https", in.host, in.listenHTTPS, "443")
+	cfg.RateLimit.Enabled = true
 	if in.policy == config.PolicyPublic {
 		cfg.ACME.CAAIdentities = []config.Domain{config.Domain(in.host)}
 	}
