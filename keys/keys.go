@@ -24,6 +24,12 @@ type Key interface {
 	Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) ([]byte, error)
 }
 
+// A Decrypter is a Key that can also decrypt: a skill that not every key has. It
+// is safe for concurrent use, and keeps to ctx as Sign does.
+type Decrypter interface {
+	Decrypt(ctx context.Context, ciphertext []byte, opts crypto.DecrypterOpts) ([]byte, error)
+}
+
 // A Store finds keys by label. It is safe for concurrent use. Key returns an
 // error matching ErrNotFound when there is no key of that label.
 type Store interface {
