@@ -12,6 +12,7 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca/weakkey"
+	"github.com/secsy-pki/secsy-pki/keys"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 	commitTries = 6
 	commitPause = 100 * time.Millisecond // doubled each time
 	abortBudget = 10 * time.Second
-	// busyRetry is when to come back to a busy device.
+	// busyRetry is when to come back to a busy device that doesn't say.
 	busyRetry = 5 * time.Second
 	// clockSkew is how far this machine's clock may lie before the birth of an
 	// issuer before it must be wrong.
@@ -54,7 +55,7 @@ func (a *Authority) issue(ctx context.Context, req Request, led Ledger) (Certifi
 	// The intent is durable: the requester's hanging up must not leave it half done.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.lease)
 	defer cancel()
-	der, err := a.sign(ctx, o.issuer, d)
+	der, err := a.sign(keys.WithPurpose(ctx, o.purpose), o.issuer, d)
 	if err != nil {
 		return Certificate{}, a.abort(ctx, led, in, err)
 	}
@@ -79,7 +80,7 @@ func (a *Authority) authorize(ctx context.Context, req Request) (*order, error) 
 	if err := a.checkNames(p, names); err != nil {
 		return nil, err
 	}
-	o := &order{profile: p, names: names, requester: req.Requester}
+	o := &order{profile: p, names: names, requester: req.Requester, purpose: purposeOf(p, req)}
 	if o.pub, err = a.requestedKey(ctx, p, req, names); err != nil {
 		return nil, err
 	}
@@ -91,6 +92,20 @@ func (a *Authority) authorize(ctx context.Context, req Request) (*order, error) 
 	}
 	o.notBefore, o.notAfter, err = a.validity(p, o.issuer, req.NotBefore, req.NotAfter)
 	return o, err
+}
+
+// purposeOf decides what goes first at a busy device. Without its responder an
+// issuer has no status, and without the https certificate of this very server
+// nobody reaches it.
+func purposeOf(p *Profile, req Request) keys.Purpose {
+	switch {
+	case p.kind == kindResponder:
+		return keys.ForStatus
+	case p.Name == ProfileSelf || req.Renewal:
+		return keys.ForRenewal
+	default:
+		return keys.ForIssuance
+	}
 }
 
 func (a *Authority) requestedKey(ctx context.Context, p *Profile, req Request, names []Identifier) (crypto.PublicKey, error) {
@@ -279,11 +294,19 @@ func (a *Authority) abort(ctx context.Context, led Ledger, in Intent, cause erro
 		a.log.ErrorContext(ctx, "recording the end of an issuance", slog.String("serial", string(in.Serial)), slog.Any("error", err))
 	}
 	if NeverSigned(cause) {
-		return &Refusal{Code: Busy, Detail: "the signing device is busy", RetryAfter: busyRetry, Err: cause}
+		return &Refusal{Code: Busy, Detail: "the signing device is busy", RetryAfter: retryAfter(cause), Err: cause}
 	}
 	a.metrics.abandoned.Inc()
 	a.tellRevoked(Revoked{Issuer: in.Issuer, Serial: in.Serial, Reason: AbandonedReason, At: a.now()})
 	return fmt.Errorf("certificate %s: %w", in.Serial, cause)
+}
+
+// retryAfter is when to come back to a device that cause calls busy.
+func retryAfter(cause error) time.Duration {
+	if busy, ok := errors.AsType[*keys.BusyError](cause); ok && busy.RetryAfter > 0 {
+		return busy.RetryAfter
+	}
+	return busyRetry
 }
 
 // commit records a signed certificate. A hiccup of the database must not lose

@@ -19,6 +19,7 @@ import (
 	"github.com/secsy-pki/secsy-pki/ca/catest"
 	"github.com/secsy-pki/secsy-pki/keys"
 	"github.com/secsy-pki/secsy-pki/keys/keystest"
+	"github.com/secsy-pki/secsy-pki/peer"
 )
 
 // linterFunc is a ca.Linter.
@@ -169,6 +170,84 @@ func TestBusyDeviceLeavesAVoidIntent(t *testing.T) {
 	}
 	if r := only(t, c.Store); r.State != ca.Void || r.Revoked() {
 		t.Errorf("record %+v", r)
+	}
+}
+
+// A guard before the device says when to come again, and that is what the
+// requester hears.
+func TestBusyGuardDecidesWhenToComeBack(t *testing.T) {
+	t.Parallel()
+	c := catest.New(t, unlinted)
+	c.Keys.Fail(&keys.BusyError{Reason: "queue_full", RetryAfter: 17 * time.Second})
+	_, err := c.Issue(t.Context(), catest.Request(t, "www.example.com"), c.Store.PlainLedger())
+	if r := refusal(t, err, ca.Busy); r.RetryAfter != 17*time.Second {
+		t.Errorf("come back in %s, want 17s", r.RetryAfter)
+	}
+}
+
+// Who gave up while waiting for the device has not used it, whatever else the
+// error says.
+func TestAContextThatEndedBeforeTheDeviceLeavesAVoidIntent(t *testing.T) {
+	t.Parallel()
+	for _, ended := range []error{context.Canceled, context.DeadlineExceeded} {
+		c := catest.New(t, unlinted)
+		c.Keys.Fail(fmt.Errorf("guard: %w", &keys.BusyError{Reason: "canceled", RetryAfter: time.Second, Err: ended}))
+		_, err := c.Issue(t.Context(), catest.Request(t, "www.example.com"), c.Store.PlainLedger())
+		if wantRefusal(t, err, ca.Busy); !errors.Is(err, ended) {
+			t.Errorf("error %v has lost %v", err, ended)
+		}
+		if r := only(t, c.Store); r.State != ca.Void || r.Revoked() {
+			t.Errorf("record %+v", r)
+		}
+		if ca.NeverSigned(ended) {
+			t.Errorf("%v alone says nothing of the device", ended)
+		}
+	}
+}
+
+// purposeKey notes what its signatures are for and who has them made.
+type purposeKey struct {
+	keys.Key
+	purpose  keys.Purpose
+	identity string
+}
+
+func (k *purposeKey) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
+	k.purpose, k.identity = keys.PurposeOf(ctx), peer.Identity(ctx)
+	return k.Key.Sign(ctx, digest, opts)
+}
+
+// A guard before the device knows a renewal, and what status hangs on, from a
+// new certificate, and from one another those who ask.
+func TestTheDeviceHearsWhatASignatureIsForAndForWhom(t *testing.T) {
+	t.Parallel()
+	var key *purposeKey
+	c := catest.New(t, func(cfg *ca.Config) {
+		unlinted(cfg)
+		_, issuer := catest.NewIssuer(t, keystest.New(), *cfg)
+		key = &purposeKey{Key: issuer.Key}
+		issuer.Key = key
+		cfg.Issuers = []*ca.Issuer{issuer}
+	})
+	renewal := catest.Request(t, "www.example.com")
+	renewal.Renewal = true
+	for name, x := range map[string]struct {
+		req  ca.Request
+		want keys.Purpose
+	}{
+		"a new one":       {catest.Request(t, "www.example.com"), keys.ForIssuance},
+		"a renewal":       {renewal, keys.ForRenewal},
+		"a responder":     {ca.Request{Profile: ca.ProfileResponder, PublicKey: catest.NewKey(t).Public()}, keys.ForStatus},
+		"our https":       {ca.Request{Profile: ca.ProfileSelf, PublicKey: catest.NewKey(t).Public(), Identifiers: catest.IDs("pki.example.com")}, keys.ForRenewal},
+		"a new one again": {catest.Request(t, "www.example.com"), keys.ForIssuance},
+	} {
+		ctx := keys.WithPurpose(peer.WithIdentity(t.Context(), name), keys.ForRevocation) // which is not for an edge to say
+		if _, err := c.Issue(ctx, x.req, c.Store.PlainLedger()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if key.purpose != x.want || key.identity != name {
+			t.Errorf("%s: purpose %d for %q, want %d", name, key.purpose, key.identity, x.want)
+		}
 	}
 }
 

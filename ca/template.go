@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/secsy-pki/secsy-pki/keys"
 )
 
 // maxCN is the upper bound of a common name (RFC 5280, appendix A.1).
@@ -39,6 +41,7 @@ type order struct {
 	notBefore time.Time
 	notAfter  time.Time
 	requester Requester
+	purpose   keys.Purpose
 }
 
 // template writes o as a certificate of that serial.
