@@ -41,6 +41,7 @@ type Order struct {
 	Attempts int       // that failed, and the one under way
 	Deaths   int       // attempts that ended with their process
 	DueAt    time.Time // while processing: when to look at it again
+	Renewal  bool      // its account held a certificate for the same names
 
 	CertificateID string
 	Serial        ca.Serial

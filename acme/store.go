@@ -98,12 +98,18 @@ type Authorizations interface {
 	// StartChallenge moves a pending, unstarted authorization to t with a lease
 	// until lease, or returns ErrMoved.
 	StartChallenge(ctx context.Context, id string, t ChallengeType, lease, now time.Time) error
-	// DueValidations lists started validations whose lease ended, oldest first.
+	// DueValidations lists started validations whose lease ended: each
+	// account's oldest, then each one's next, and so on.
 	DueValidations(ctx context.Context, now time.Time, limit int) ([]Authorization, error)
-	// ExtendLease moves the lease of a started validation from old to until,
-	// and counts the attempt; ErrMoved says that somebody else did. Giving it
-	// back is moving it to now.
+	// ExtendLease moves the holder's lease of a started validation from old to
+	// until; ErrMoved says that somebody else has it.
 	ExtendLease(ctx context.Context, id string, old, until time.Time) error
+	// TakeLease is ExtendLease for somebody else than the last holder, and
+	// counts the attempt. GiveBackLease makes the validation due at now for
+	// somebody else, and undoes the count: nothing came of it, but nothing went
+	// wrong either.
+	TakeLease(ctx context.Context, id string, old, until time.Time) error
+	GiveBackLease(ctx context.Context, id string, old, now time.Time) error
 	// FinishValidation writes the outcome if the lease is still the caller's:
 	// ErrMoved otherwise. The last valid authorization makes its order ready, a
 	// failed one makes it invalid, in the same transaction. e is the entry of
@@ -131,7 +137,9 @@ type Issuances interface {
 	CommitIssue(ctx context.Context, orderID string, in ca.Intent, c ca.Certificate, purgeAt time.Time) error
 	// AbortIssue ends the intent, and does v to the order if it is still this intent's.
 	AbortIssue(ctx context.Context, orderID string, in ca.Intent, cause error, v Verdict) error
-	// DueOrders lists processing orders whose time to be looked at has come.
+	// DueOrders lists processing orders whose time to be looked at has come:
+	// each account's oldest, then each one's next, and so on; renewals are taken
+	// for a minute older than they are.
 	DueOrders(ctx context.Context, now time.Time, limit int) ([]Order, error)
 	// ClaimDue moves the time from old to until: ErrMoved says that somebody
 	// else did. If the order has an intent, its attempt ended with its process,
@@ -140,6 +148,17 @@ type Issuances interface {
 	// Settle does v to a processing order that has still the intent given,
 	// where no intent of its own is to be ended. e may be nil.
 	Settle(ctx context.Context, orderID, intentID string, v Verdict, e *audit.Entry) error
+	// Backlog counts the processing orders, and those of the top accounts that have most.
+	Backlog(ctx context.Context, top int) (BacklogCount, error)
+	// HasCertificate reports whether requester was issued a certificate for
+	// exactly these names that is neither revoked nor expired.
+	HasCertificate(ctx context.Context, requester string, names []ca.Identifier, now time.Time) (bool, error)
+}
+
+// A BacklogCount is how many orders are processing.
+type BacklogCount struct {
+	Total int
+	Of    map[string]int // by account, for those that have most
 }
 
 // Certificates finds what was issued.
@@ -158,6 +177,7 @@ type Claim struct {
 	CSRHash string
 	Now     time.Time // the order must expire after it
 	DueAt   time.Time // when to look at the order again
+	Renewal bool
 }
 
 // A Verdict is what becomes of an order whose issuance did not end well.

@@ -159,7 +159,7 @@ func (s *Server) pollValidations(ctx context.Context) (bool, error) {
 	}
 	for _, a := range due {
 		lease := s.now().Add(s.validations.hold) // the one before may have waited for room
-		if err := s.store.ExtendLease(ctx, a.ID, a.Lease, lease); err != nil {
+		if err := s.store.TakeLease(ctx, a.ID, a.Lease, lease); err != nil {
 			if isMoved(err) {
 				continue
 			}
@@ -204,7 +204,7 @@ func (s *Server) giveBackQueued(ctx context.Context) {
 func (s *Server) giveBack(ctx context.Context, id string, lease time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := s.store.ExtendLease(ctx, id, lease, s.now()); err != nil && !isMoved(err) {
+	if err := s.store.GiveBackLease(ctx, id, lease, s.now()); err != nil && !isMoved(err) {
 		s.log.WarnContext(ctx, "giving back a validation", slog.String("authorization", id), slog.Any("error", err))
 	}
 }

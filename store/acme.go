@@ -201,22 +201,22 @@ func (s *ACME) ChangeKey(ctx context.Context, id, old string, jwk []byte, thumbp
 // Orders.
 
 const orderColumns = `o.id, o.account_id, o.status, o.profile, o.identifiers, o.authz_ids, o.not_before, o.not_after,
-	o.created_at, o.expires, o.error, o.csr, o.csr_hash, o.intent_id, o.attempts, o.deaths, o.due_at, o.certificate_id, o.serial`
+	o.created_at, o.expires, o.error, o.csr, o.csr_hash, o.intent_id, o.attempts, o.deaths, o.due_at, o.renewal, o.certificate_id, o.serial`
 
 func scanOrder(row Row) (acme.Order, error) {
 	var (
 		o                                               acme.Order
 		status, ids, authzs, problem, serial            string
 		notBefore, notAfter, created, expires, due, try int64
-		deaths                                          int64
+		deaths, renewal                                 int64
 	)
 	err := row.Scan(&o.ID, &o.AccountID, &status, &o.Profile, &ids, &authzs, &notBefore, &notAfter,
-		&created, &expires, &problem, &o.CSR, &o.CSRHash, &o.IntentID, &try, &deaths, &due, &o.CertificateID, &serial)
+		&created, &expires, &problem, &o.CSR, &o.CSRHash, &o.IntentID, &try, &deaths, &due, &renewal, &o.CertificateID, &serial)
 	if err != nil {
 		return o, err
 	}
 	o.Status, o.Serial, o.Attempts = acme.OrderStatus(status), ca.Serial(serial), int(try)
-	o.Deaths = int(deaths)
+	o.Deaths, o.Renewal = int(deaths), renewal != 0
 	o.NotBefore, o.NotAfter, o.CreatedAt, o.Expires, o.DueAt = fromMicros(notBefore), fromMicros(notAfter), fromMicros(created), fromMicros(expires), fromMicros(due)
 	if err := json.Unmarshal([]byte(ids), &o.Identifiers); err != nil {
 		return o, fmt.Errorf("decoding identifiers of order %s: %w", o.ID, err)
@@ -343,21 +343,6 @@ func (s *ACME) StartChallenge(ctx context.Context, id string, t acme.ChallengeTy
 	})
 }
 
-// DueValidations lists validations that nobody works on.
-func (s *ACME) DueValidations(ctx context.Context, now time.Time, limit int) ([]acme.Authorization, error) {
-	return many(ctx, s.db, "listing due validations", scanAuthz,
-		`SELECT `+authzColumns+` FROM acme_authzs z WHERE z.lease_until <> 0 AND z.lease_until <= $1 ORDER BY z.lease_until LIMIT $2`,
-		micros(now), int64(limit))
-}
-
-// ExtendLease moves the lease of a validation.
-func (s *ACME) ExtendLease(ctx context.Context, id string, old, until time.Time) error {
-	return s.write(ctx, "extending lease", func(ctx context.Context, tx Tx) error {
-		return move(ctx, tx, nil, `UPDATE acme_authzs SET lease_until = $1, attempts = attempts + 1
-			WHERE id = $2 AND lease_until = $3 AND status = 'pending'`, micros(until), id, micros(old))
-	})
-}
-
 // FinishValidation writes an outcome and what it means for the order.
 func (s *ACME) FinishValidation(ctx context.Context, v acme.Validated, e audit.Entry) error {
 	status, validated := acme.AuthzValid, v.At
@@ -441,19 +426,19 @@ func (s *ACME) Holds(ctx context.Context, accountID string, ids []ca.Identifier,
 // Park accepts an order for later.
 func (s *ACME) Park(ctx context.Context, c acme.Claim) error {
 	return s.write(ctx, "parking order", func(ctx context.Context, tx Tx) error {
-		return move(ctx, tx, nil, `UPDATE acme_orders SET status = 'processing', csr = $1, csr_hash = $2, due_at = $3
-			WHERE id = $4 AND status = 'ready' AND expires > $5`,
-			c.CSR, c.CSRHash, micros(c.DueAt), c.OrderID, micros(c.Now))
+		return move(ctx, tx, nil, `UPDATE acme_orders SET status = 'processing', csr = $1, csr_hash = $2, due_at = $3, renewal = $4
+			WHERE id = $5 AND status = 'ready' AND expires > $6`,
+			c.CSR, c.CSRHash, micros(c.DueAt), flag(c.Renewal), c.OrderID, micros(c.Now))
 	})
 }
 
 // BeginIssue claims an order and records what is to be signed for it.
 func (s *ACME) BeginIssue(ctx context.Context, c acme.Claim, in ca.Intent) error {
 	return s.write(ctx, "claiming order", func(ctx context.Context, tx Tx) error {
-		err := move(ctx, tx, nil, `UPDATE acme_orders SET status = 'processing', csr = $1, csr_hash = $2, intent_id = $3, due_at = $4,
+		err := move(ctx, tx, nil, `UPDATE acme_orders SET status = 'processing', csr = $1, csr_hash = $2, intent_id = $3, due_at = $4, renewal = $5,
 				attempts = attempts + 1
-			WHERE id = $5 AND intent_id = $6 AND expires > $7 AND (status = 'ready' OR (status = 'processing' AND csr_hash = $2))`,
-			c.CSR, c.CSRHash, in.ID, micros(c.DueAt), c.OrderID, c.Prev, micros(c.Now))
+			WHERE id = $6 AND intent_id = $7 AND expires > $8 AND (status = 'ready' OR (status = 'processing' AND csr_hash = $2))`,
+			c.CSR, c.CSRHash, in.ID, micros(c.DueAt), flag(c.Renewal), c.OrderID, c.Prev, micros(c.Now))
 		if err != nil {
 			return err
 		}
@@ -511,13 +496,6 @@ func settle(ctx context.Context, tx Tx, orderID, intentID string, v acme.Verdict
 	return move(ctx, tx, nil, `UPDATE acme_orders SET intent_id = '', due_at = $1, attempts = attempts + $2
 		WHERE id = $3 AND status = 'processing' AND intent_id = $4`,
 		micros(v.DueAt), flag(v.Counts)-counted, orderID, intentID)
-}
-
-// DueOrders lists orders being issued that nobody works on.
-func (s *ACME) DueOrders(ctx context.Context, now time.Time, limit int) ([]acme.Order, error) {
-	return many(ctx, s.db, "listing due orders", scanOrder,
-		`SELECT `+orderColumns+` FROM acme_orders o WHERE o.status = 'processing' AND o.due_at <= $1 ORDER BY o.due_at LIMIT $2`,
-		micros(now), int64(limit))
 }
 
 // ClaimDue takes an order that is due.

@@ -22,6 +22,7 @@ func TestEngines(t *testing.T) {
 		run  func(t *testing.T, open func(t *testing.T) *store.DB)
 	}{
 		{"engine", storetest.Engine},
+		{"acmefairness", storetest.ACMEFairness},
 		{"audit", storetest.Audit},
 		{"ca", storetest.CA},
 		{"acme", storetest.ACME},

@@ -2,3 +2,11 @@ package store
 
 // ListingBackInTime returns c with every filter of List found to be a broad one.
 func ListingBackInTime(c *CA) *CA { return &CA{c.db, -1} }
+
+// What the ACME edge asks while others wait.
+const (
+	DueOrders       = dueOrders
+	DueValidations  = dueValidations
+	Backlog         = backlog
+	CertificateHeld = certificateHeld
+)

@@ -647,7 +647,7 @@ func acmeEndLeases(t *testing.T, w acmeWorld) {
 	}
 	w.wantStatus(t, waiting.ID, acme.OrderPending)
 	// The old owner's outcome comes too late once somebody else has the lease.
-	must(t, w.ExtendLease(ctx, as[0].ID, acmeNow, acmeNow.Add(time.Hour)))
+	must(t, w.TakeLease(ctx, as[0].ID, acmeNow, acmeNow.Add(time.Hour)))
 	wantErr(t, w.FinishValidation(ctx, acmeValid(as[0], acmeNow.Add(time.Minute)), acmeEntry()), acme.ErrMoved)
 }
 

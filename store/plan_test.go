@@ -1,0 +1,104 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/secsy-pki/secsy-pki/store"
+	"github.com/secsy-pki/secsy-pki/store/storetest"
+)
+
+// The questions that are asked all the time read no more than what is under
+// way, however many orders, authorizations and certificates there are.
+func TestWhatIsUnderWayIsFoundByItsIndex(t *testing.T) {
+	t.Parallel()
+	for name, engine := range map[string]struct {
+		open    func(*testing.T) *store.DB
+		explain string
+		whole   string // what a plan says that reads all of a table
+	}{
+		"sqlite":   {storetest.SQLite, "EXPLAIN QUERY PLAN ", "SCAN "},
+		"postgres": {storetest.Postgres, "EXPLAIN ", "Seq Scan on "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := engine.open(t)
+			fill(t, db)
+			for _, q := range []struct {
+				question, index string
+				tables          []string // that must not be read as a whole
+				args            []any
+			}{
+				{store.DueOrders, "acme_orders_", []string{"o", "p", "acme_orders"}, []any{int64(1), int64(1 << 50), int64(5)}},
+				{store.DueValidations, "acme_authzs_", []string{"z", "p", "acme_authzs"}, []any{int64(1 << 50), int64(5)}},
+				{store.Backlog, "acme_orders_", []string{"o", "acme_orders"}, []any{int64(10)}},
+				{store.CertificateHeld, "certificates_held", []string{"c", "certificates"}, []any{"account3", "hash7", int64(1)}},
+			} {
+				plan := planOf(t, db, engine.explain+q.question, q.args...)
+				if !strings.Contains(plan, q.index) {
+					t.Errorf("no index of %s:\n%s", q.index, plan)
+				}
+				for line := range strings.Lines(plan) {
+					for _, table := range q.tables {
+						if strings.Contains(line, engine.whole+table+" ") && !strings.Contains(line, "INDEX "+q.index) || strings.Contains(line, engine.whole+table+"\n") {
+							t.Errorf("%s is read as a whole:\n%s", table, plan)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// fill makes some thousand rows, of which few are under way.
+func fill(t *testing.T, db *store.DB) {
+	t.Helper()
+	const numbers = `WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 8000) `
+	for _, q := range []string{
+		`INSERT INTO acme_orders (id, account_id, status, profile, identifiers, authz_ids, open_authzs, not_before, not_after, created_at, expires, sweep_at, due_at)
+		` + numbers + `SELECT 'order' || i, 'account' || (i % 10), CASE WHEN i % 100 = 0 THEN 'processing' ELSE 'valid' END, 'p', '[]', '[]', 0, 0, 0, 0, 0, 0, i FROM n`,
+		`INSERT INTO acme_authzs (id, account_id, order_id, type, name, wildcard, status, token, offered, created_at, expires, purge_at, lease_until)
+		` + numbers + `SELECT 'authz' || i, 'account' || (i % 10), 'o', 'dns', 'a', 0, 'pending', 't', '[]', 0, 0, 0, CASE WHEN i % 100 = 0 THEN i ELSE 0 END FROM n`,
+		`INSERT INTO certificates (serial, id, issuer, profile, state, spki_hash, names, requester, not_before, not_after, created_at, lease_until, names_hash)
+		` + numbers + `SELECT 'serial' || i, 'id' || i, 'i', 'p', 'issued', '', '[]', 'account' || (i % 10), 0, i, 0, 0, 'hash' || i FROM n`,
+		`ANALYZE`,
+	} {
+		err := db.Write(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			_, err := tx.Exec(ctx, q)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func planOf(t *testing.T, db *store.DB, q string, args ...any) (plan string) {
+	t.Helper()
+	err := db.Read(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		plan = ""
+		rows, err := tx.Query(ctx, q, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var a, b, c int64
+			var line string
+			// PostgreSQL has the line alone, SQLite three numbers before it.
+			if err := rows.Scan(&line); err != nil {
+				if err := rows.Scan(&a, &b, &c, &line); err != nil {
+					return fmt.Errorf("reading plan: %w", err)
+				}
+			}
+			plan += line + "\n"
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
