@@ -85,7 +85,7 @@ type newAccountBody struct {
 
 // newAccount makes an account, or finds the one of the key (RFC 8555 §7.3).
 func (s *Server) newAccount(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.keyRequest(r)
+	req, err := s.keyRequest(r, terms{class: s.classes.newAccount})
 	if err != nil {
 		return err
 	}
@@ -157,14 +157,19 @@ func mustBeValid(a Account) error {
 	return nil
 }
 
-// account answers POST-as-GET, update and deactivation (RFC 8555 §7.3.2, §7.3.6).
+// account answers POST-as-GET, update and deactivation (RFC 8555 §7.3.2,
+// §7.3.6). Whoever gives up an account, maybe since its key is lost, is not
+// refused for what it did before.
 func (s *Server) account(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.accountRequest(r)
+	req, err := s.signedByAccount(r, terms{class: s.classes.steps, hold: true})
 	if err != nil {
 		return err
 	}
 	if pathValue(r, "id") != req.account.ID {
-		return notHere()
+		return s.notTheirs(r.Context(), req)
+	}
+	if req.held != nil && !deactivates(req) {
+		return req.held
 	}
 	a := req.account
 	if len(req.payload) > 0 {
@@ -173,6 +178,14 @@ func (s *Server) account(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	return s.writeAccount(w, http.StatusOK, a)
+}
+
+// deactivates reports whether the request is to end its account.
+func deactivates(req request) bool {
+	var body struct {
+		Status string `json:"status"`
+	}
+	return len(req.payload) > 0 && req.decode(&body) == nil && body.Status == string(AccountDeactivated)
 }
 
 func (s *Server) updateAccount(r *http.Request, req request) (Account, error) {

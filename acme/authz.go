@@ -168,7 +168,7 @@ func (s *Server) challenge(w http.ResponseWriter, r *http.Request) error {
 	}
 	t := ChallengeType(pathValue(r, "type"))
 	if !slices.Contains(a.Offered, t) {
-		return notHere()
+		return s.notTheirs(r.Context(), req)
 	}
 	if len(req.payload) > 0 {
 		if a, err = s.startChallenge(r, req, a, t); err != nil {

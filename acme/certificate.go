@@ -15,13 +15,13 @@ func (s *Server) certificate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	id, err := pathID(r)
-	if err != nil {
-		return err
+	id := pathValue(r, "id")
+	if !isID(id) {
+		return s.notTheirs(r.Context(), req)
 	}
-	rec, err := s.store.CertificateByID(r.Context(), id)
-	if errors.Is(err, ca.ErrNotFound) || err == nil && rec.Requester != actor(req.account.ID) {
-		return notHere()
+	rec, err := s.store.CertificateOf(r.Context(), actor(req.account.ID), id)
+	if errors.Is(err, ca.ErrNotFound) {
+		return s.notTheirs(r.Context(), req)
 	}
 	if err != nil {
 		return err

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/gate"
 )
 
 // translate turns any error into what the client hears of it. Only a Problem
@@ -16,6 +18,12 @@ func translate(err error) *Problem {
 	}
 	if r, ok := errors.AsType[*ca.Refusal](err); ok {
 		return refused(r)
+	}
+	if g, ok := errors.AsType[*gate.Refused](err); ok {
+		return &Problem{
+			Type: RateLimited, Status: http.StatusServiceUnavailable, RetryAfter: max(g.RetryAfter, time.Second), Err: err,
+			Detail: "the server has more to do than it can; try again when Retry-After says",
+		}
 	}
 	switch {
 	case errors.Is(err, ErrNotFound):

@@ -33,7 +33,7 @@ func (s *Server) order(w http.ResponseWriter, r *http.Request) error {
 // accepted the client's leaving changes nothing: the order is processing and
 // ends valid or invalid.
 func (s *Server) finalize(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.accountRequest(r)
+	req, err := s.finalizeRequest(r)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,7 @@ func (s *Server) endpoints() []endpoint {
 	return []endpoint{
 		get("directory", "/directory", s.directory),
 		get("newNonce", "/new-nonce", s.newNonce),
+		get("help", "/"+helpPath, s.help),
 		post("newAccount", "/new-account", s.newAccount),
 		post("newOrder", "/new-order", s.newOrder),
 		post("revokeCert", "/revoke-cert", s.revokeCert),
@@ -109,14 +110,23 @@ func allowed(methods map[string]handler) string {
 	return strings.Join(names, ", ")
 }
 
-// common sets the headers of every answer, errors included (RFC 8555 §6.5,
-// §7.1). They are set before the status line is written.
+// commonHeader are the headers of every answer (RFC 8555 §7.1), without the nonce.
+func commonHeader(directory string) []headerLine {
+	return []headerLine{
+		{"Cache-Control", []string{"no-store"}},
+		{"X-Content-Type-Options", []string{"nosniff"}},
+		{"Access-Control-Allow-Origin", []string{"*"}},
+		{"Access-Control-Expose-Headers", []string{"Link, Location, Replay-Nonce, Retry-After"}},
+		{"Link", []string{link(directory, "index")}},
+	}
+}
+
+// common sets the headers of every answer, errors included (RFC 8555 §6.5).
+// They are set before the status line is written.
 func (s *Server) common(h http.Header) error {
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Access-Control-Allow-Origin", "*")
-	h.Set("Access-Control-Expose-Headers", "Link, Location, Replay-Nonce, Retry-After")
-	h.Add("Link", link(s.url("directory"), "index"))
+	for _, l := range s.header {
+		h[l.name] = l.values
+	}
 	n, err := s.nonces.issue()
 	if err != nil {
 		return fmt.Errorf("issuing nonce: %w", err)
@@ -183,8 +193,8 @@ func (s *Server) fail(w *answer, r *http.Request, err error) string {
 	if p.RetryAfter > 0 {
 		h.Set("Retry-After", seconds(p.RetryAfter))
 	}
-	if p.Type == RateLimited && p.status() == http.StatusTooManyRequests && s.cfg.Website != "" {
-		h.Add("Link", link(s.cfg.Website, "help")) // RFC 8555 §6.6
+	if p.Type == RateLimited {
+		h.Add("Link", s.helpLink())
 	}
 	if p.Location != "" {
 		h.Set("Location", p.Location)
@@ -193,7 +203,7 @@ func (s *Server) fail(w *answer, r *http.Request, err error) string {
 	if err != nil {
 		s.log.ErrorContext(r.Context(), "encoding problem", slog.Any("error", err))
 	}
-	h.Set("Content-Type", "application/problem+json")
+	h.Set("Content-Type", typeProblem)
 	w.WriteHeader(p.status())
 	_, _ = w.Write(body)
 	return string(p.Type)
@@ -212,8 +222,7 @@ func (s *Server) logProblem(r *http.Request, p *Problem, err error) {
 
 // seconds writes a Retry-After. RFC 9110 has dates, too, which clients get wrong.
 func seconds(d time.Duration) string {
-	const most = 600 // some clients give up on more
-	return fmt.Sprint(min(max(int64((d+time.Second-1)/time.Second), 1), most))
+	return fmt.Sprint(min(max(int64((d+time.Second-1)/time.Second), 1), maxRetryAfter))
 }
 
 func pathValue(r *http.Request, name string) string { return chi.URLParam(r, name) }

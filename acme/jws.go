@@ -6,11 +6,14 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/rsa"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"math/big"
 	"slices"
 	"strings"
 	"unicode"
@@ -137,6 +140,34 @@ func signatureHint(m *message) string {
 		return ": an " + string(m.alg) + " signature is R and S at full length, leading zeros included (RFC 7518 §3.4)"
 	}
 	return ""
+}
+
+// decoys are a key for each algorithm, of nobody: what is said to be signed by
+// an account that does not exist is verified all the same.
+type decoys map[jose.SignatureAlgorithm]*jose.JSONWebKey
+
+func newDecoys() (decoys, error) {
+	d := decoys{}
+	for alg, curve := range map[jose.SignatureAlgorithm]elliptic.Curve{jose.ES256: elliptic.P256(), jose.ES384: elliptic.P384(), jose.ES512: elliptic.P521()} {
+		k, err := ecdsa.GenerateKey(curve, rand.Reader)
+		if err != nil {
+			return nil, fmt.Errorf("making a decoy for %s: %w", alg, err)
+		}
+		d[alg] = &jose.JSONWebKey{Key: &k.PublicKey}
+	}
+	ed, _, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return nil, fmt.Errorf("making a decoy for EdDSA: %w", err)
+	}
+	d[jose.EdDSA] = &jose.JSONWebKey{Key: ed}
+	// Verifying takes a modulus of the right size, whatever its factors: these
+	// are known to nobody, and take no time to find.
+	n := make([]byte, minRSABits/8)
+	_, _ = rand.Read(n) // never fails
+	n[0] |= 0x80
+	n[len(n)-1] |= 1
+	d[jose.RS256] = &jose.JSONWebKey{Key: &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: 65537}}
+	return d, nil
 }
 
 // parseKey reads a public JWK. Only what makes up the key counts; the rest, an

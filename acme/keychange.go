@@ -8,13 +8,16 @@ import (
 )
 
 // keyChange gives an account a new key (RFC 8555 §7.3.5). The outer JWS is
-// signed by the old key, its payload is a JWS signed by the new one.
+// signed by the old key, its payload is a JWS signed by the new one. It is
+// charged to the account, and never refused for that: the old key may be lost
+// to somebody who makes as many requests with it as he can.
 func (s *Server) keyChange(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.accountRequest(r)
+	t := terms{class: s.classes.steps, hold: true}
+	req, err := s.signedByAccount(r, t)
 	if err != nil {
 		return err
 	}
-	key, err := s.readKeyChange(r, req)
+	key, err := s.readKeyChange(r, req, t)
 	if err != nil {
 		return err
 	}
@@ -51,7 +54,7 @@ func (s *Server) keyTaken(r *http.Request, tp string) error {
 }
 
 // readKeyChange checks the inner JWS and returns the new key.
-func (s *Server) readKeyChange(r *http.Request, req request) (*jose.JSONWebKey, error) {
+func (s *Server) readKeyChange(r *http.Request, req request, t terms) (*jose.JSONWebKey, error) {
 	m, err := parseMessage(req.payload)
 	if err != nil {
 		return nil, err
@@ -66,6 +69,7 @@ func (s *Server) readKeyChange(r *http.Request, req request) (*jose.JSONWebKey, 
 	}
 	payload, err := m.verify(m.key)
 	if err != nil {
+		s.failedProof(r, t)
 		return nil, err
 	}
 	if err := s.checkKeyChange(req, payload); err != nil {

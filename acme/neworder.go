@@ -1,6 +1,7 @@
 package acme
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -19,7 +20,7 @@ type newOrderBody struct {
 
 // newOrder takes an order and makes the authorizations that it needs (RFC 8555 §7.4).
 func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.accountRequest(r)
+	req, err := s.signedByAccount(r, terms{class: s.classes.newOrder})
 	if err != nil {
 		return err
 	}
@@ -37,6 +38,9 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 	if err := s.ca.CheckValidity(o.Profile, o.NotBefore, o.NotAfter); err != nil {
 		return err
 	}
+	if err := s.checkQuota(o); err != nil {
+		return err
+	}
 	authzs := make([]Authorization, 0, len(o.Identifiers))
 	for _, id := range o.Identifiers {
 		a := newAuthorization(o, id, s.cfg.Challenges, o.Expires.Add(s.cfg.Retention))
@@ -46,7 +50,11 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 		authzs = append(authzs, a)
 		o.AuthzIDs = append(o.AuthzIDs, a.ID)
 	}
-	if err := s.store.CreateOrder(r.Context(), o, authzs, s.cfg.MaxOpenOrders); err != nil {
+	err = s.store.CreateOrder(r.Context(), o, authzs, OrderLimits{MaxOpen: s.cfg.MaxOpenOrders, Quota: s.cfg.OrderQuota})
+	if q, ok := errors.AsType[*QuotaError](err); ok {
+		return s.overQuota(r, o, q)
+	}
+	if err != nil {
 		return tooMany(err, s.cfg.MaxOpenOrders)
 	}
 	s.metrics.order("created")

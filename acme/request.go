@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 
 	jose "github.com/go-jose/go-jose/v4"
@@ -22,6 +24,7 @@ type request struct {
 	key        *jose.JSONWebKey
 	thumbprint string
 	payload    []byte
+	held       error // the no of the account's limits, where terms hold it back
 }
 
 // decode reads the payload, which is one JSON object. Members that are not
@@ -39,16 +42,27 @@ func (q request) decode(v any) error {
 	return nil
 }
 
-// accountRequest reads a request signed by a valid account.
+// accountRequest reads a request signed by a valid account, one step of an order.
 func (s *Server) accountRequest(r *http.Request) (request, error) {
-	m, err := s.readMessage(r)
+	return s.signedByAccount(r, terms{class: s.classes.steps, budget: true})
+}
+
+// finalizeRequest is accountRequest for finalizing. The client has done all
+// that it has to: its own order is never refused for the account's limits, so
+// they are only heard of if the order is not its own.
+func (s *Server) finalizeRequest(r *http.Request) (request, error) {
+	return s.signedByAccount(r, terms{class: s.classes.steps, budget: true, hold: true})
+}
+
+func (s *Server) signedByAccount(r *http.Request, t terms) (request, error) {
+	m, err := s.readMessage(r, t)
 	if err != nil {
 		return request{}, err
 	}
 	if m.key != nil {
 		return request{}, malformed(`this request must be signed by an account: "kid", not "jwk" (RFC 8555 §6.2)`)
 	}
-	return s.verifyByAccount(r, m)
+	return s.verifyByAccount(r, m, t)
 }
 
 // readRequest reads a POST-as-GET (RFC 8555 §6.3).
@@ -64,30 +78,40 @@ func (s *Server) readRequest(r *http.Request) (request, error) {
 }
 
 // keyRequest reads a request signed by a key in its header.
-func (s *Server) keyRequest(r *http.Request) (request, error) {
-	m, err := s.readMessage(r)
+func (s *Server) keyRequest(r *http.Request, t terms) (request, error) {
+	m, err := s.readMessage(r, t)
 	if err != nil {
 		return request{}, err
 	}
 	if m.key == nil {
 		return request{}, malformed(`this request must be signed by the key in its header: "jwk", not "kid" (RFC 8555 §6.2)`)
 	}
-	return s.verifyByKey(r, m)
+	return s.verifyByKey(r, m, t)
 }
 
 // eitherRequest reads a request signed in either way (RFC 8555 §7.6).
-func (s *Server) eitherRequest(r *http.Request) (request, error) {
-	m, err := s.readMessage(r)
+func (s *Server) eitherRequest(r *http.Request, t terms) (request, error) {
+	m, err := s.readMessage(r, t)
 	if err != nil {
 		return request{}, err
 	}
 	if m.key != nil {
-		return s.verifyByKey(r, m)
+		return s.verifyByKey(r, m, t)
 	}
-	return s.verifyByAccount(r, m)
+	return s.verifyByAccount(r, m, t)
 }
 
-func (s *Server) readMessage(r *http.Request) (*message, error) {
+func (s *Server) readMessage(r *http.Request, t terms) (m *message, err error) {
+	b, err := s.readBody(r)
+	if err != nil {
+		return nil, err
+	}
+	// Only now: who sends slowly holds up nobody.
+	err = t.compute(r, func() (err error) { m, err = parseMessage(b); return err })
+	return m, err
+}
+
+func (s *Server) readBody(r *http.Request) ([]byte, error) {
 	t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || t != "application/jose+json" {
 		return nil, &Problem{Type: Malformed, Status: http.StatusUnsupportedMediaType, Detail: "the Content-Type must be application/jose+json"}
@@ -96,24 +120,35 @@ func (s *Server) readMessage(r *http.Request) (*message, error) {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, &Problem{Type: Malformed, Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("the request body is larger than %d octets", s.cfg.MaxBody)}
 	}
+	if timedOut(err) {
+		return nil, &Problem{Type: Malformed, Status: http.StatusRequestTimeout, Detail: "the request body took too long to come", Err: err}
+	}
 	if err != nil {
 		return nil, &Problem{Type: Malformed, Detail: "the request body ended early", Err: err}
 	}
-	return parseMessage(b)
+	return b, nil
 }
 
-func (s *Server) verifyByAccount(r *http.Request, m *message) (request, error) {
+func timedOut(err error) bool {
+	n, ok := errors.AsType[net.Error](err)
+	return errors.Is(err, os.ErrDeadlineExceeded) || ok && n.Timeout()
+}
+
+func (s *Server) verifyByAccount(r *http.Request, m *message, t terms) (request, error) {
 	id, ok := strings.CutPrefix(m.kid, s.accountURL(""))
 	if !ok || id == "" || strings.ContainsAny(id, "/?#") {
 		return request{}, malformed(`"kid" is not the URL of an account of this server, which begins with ` + s.accountURL(""))
 	}
-	none := &Problem{Type: AccountDoesNotExist, Detail: `there is no account with the URL in "kid"`}
 	if !isID(id) {
-		return request{}, none
+		s.failedProof(r, t)
+		return request{}, noAccount()
+	}
+	if err := s.claimed(r, t, id); err != nil {
+		return request{}, err
 	}
 	a, err := s.store.Account(r.Context(), id)
 	if isNotFound(err) {
-		return request{}, none
+		return request{}, s.nobody(r, m, t)
 	}
 	if err != nil {
 		return request{}, err
@@ -122,17 +157,37 @@ func (s *Server) verifyByAccount(r *http.Request, m *message) (request, error) {
 	if err != nil {
 		return request{}, err
 	}
-	req, err := s.verified(r, m, key)
+	req, err := s.verified(r, m, key, t)
 	if err != nil {
 		return request{}, err
 	}
 	peer.Annotate(r.Context(), "account", a.ID)
 	req.account, req.thumbprint = a, a.Thumbprint
+	if err := s.proven(r, t, a); err != nil {
+		if !t.hold {
+			return request{}, err
+		}
+		req.held = err
+	}
 	return req, mustBeValid(a)
 }
 
-func (s *Server) verifyByKey(r *http.Request, m *message) (request, error) {
-	req, err := s.verified(r, m, m.key)
+// nobody is the answer to an account that does not exist, after as much work as
+// the wrong signature of one that does would have taken.
+func (s *Server) nobody(r *http.Request, m *message, t terms) error {
+	return t.compute(r, func() error {
+		_, _ = m.verify(s.decoys[m.alg]) // whatever it says: it is nobody's
+		s.failedProof(r, t)
+		return noAccount()
+	})
+}
+
+func noAccount() *Problem {
+	return &Problem{Type: AccountDoesNotExist, Detail: `there is no account with the URL in "kid"`}
+}
+
+func (s *Server) verifyByKey(r *http.Request, m *message, t terms) (request, error) {
+	req, err := s.verified(r, m, m.key, t)
 	if err != nil {
 		return request{}, err
 	}
@@ -144,16 +199,25 @@ func (s *Server) verifyByKey(r *http.Request, m *message) (request, error) {
 
 // verified checks what binds the message to this very request. The nonce comes
 // last: a stranger must not be able to spend one that he only saw.
-func (s *Server) verified(r *http.Request, m *message, key *jose.JSONWebKey) (request, error) {
-	payload, err := m.verify(key)
+func (s *Server) verified(r *http.Request, m *message, key *jose.JSONWebKey, t terms) (request, error) {
+	var payload []byte
+	err := t.compute(r, func() (err error) {
+		if payload, err = m.verify(key); err != nil {
+			s.failedProof(r, t)
+		}
+		return err
+	})
 	if err != nil {
 		return request{}, err
 	}
 	// RFC 8555 §6.4. The origin is configured: what the client, or a proxy,
 	// says in Host or Forwarded has no part in it.
 	if m.url != s.origin+r.URL.RequestURI() {
+		s.failedProof(r, t)
 		return request{}, unauthorized(`the JWS's "url" is not the URL of this request, ` + s.origin + r.URL.RequestURI())
 	}
+	// A nonce that is not good is no failed proof: it may be ours, from before
+	// the last restart.
 	if err := s.nonces.redeem(m.nonce); err != nil {
 		// acme.sh knows this error by these words.
 		return request{}, &Problem{Type: BadNonce, Detail: "JWS has an invalid anti-replay nonce; try again with the one in this answer", Err: err}
@@ -188,29 +252,20 @@ func isID(id string) bool {
 	return len(id) == length && strings.Trim(id, "0123456789abcdef") == ""
 }
 
-// pathID is the id in the path.
-func pathID(r *http.Request) (string, error) {
-	id := pathValue(r, "id")
-	if !isID(id) {
-		return "", notHere()
-	}
-	return id, nil
-}
-
 // ownOrder finds the order in the path, if it is the account's.
 func (s *Server) ownOrder(r *http.Request, req request) (Order, error) {
-	id, err := pathID(r)
+	id := pathValue(r, "id")
+	if !isID(id) {
+		return Order{}, s.notTheirs(r.Context(), req)
+	}
+	o, err := s.store.OrderOf(r.Context(), req.account.ID, id)
+	if isNotFound(err) {
+		return Order{}, s.notTheirs(r.Context(), req)
+	}
 	if err != nil {
 		return Order{}, err
 	}
-	o, err := s.readOrder(r.Context(), id)
-	if err != nil {
-		return Order{}, err
-	}
-	if o.AccountID != req.account.ID {
-		return Order{}, notHere()
-	}
-	return o, nil
+	return o.At(s.now()), nil
 }
 
 func (s *Server) readOrder(ctx context.Context, id string) (Order, error) {
@@ -222,18 +277,18 @@ func (s *Server) readOrder(ctx context.Context, id string) (Order, error) {
 }
 
 func (s *Server) ownAuthorization(r *http.Request, req request) (Authorization, error) {
-	id, err := pathID(r)
+	id := pathValue(r, "id")
+	if !isID(id) {
+		return Authorization{}, s.notTheirs(r.Context(), req)
+	}
+	a, err := s.store.AuthorizationOf(r.Context(), req.account.ID, id)
+	if isNotFound(err) {
+		return Authorization{}, s.notTheirs(r.Context(), req)
+	}
 	if err != nil {
 		return Authorization{}, err
 	}
-	a, err := s.readAuthorization(r.Context(), id)
-	if err != nil {
-		return Authorization{}, err
-	}
-	if a.AccountID != req.account.ID {
-		return Authorization{}, notHere()
-	}
-	return a, nil
+	return a.At(s.now()), nil
 }
 
 func (s *Server) readAuthorization(ctx context.Context, id string) (Authorization, error) {

@@ -15,7 +15,9 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/gate"
 	"github.com/secsy-pki/secsy-pki/peer"
+	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
 // Config is what a Server is made of. Zero values of bounds and lifetimes mean the defaults.
@@ -51,6 +53,12 @@ type Config struct {
 	MaxOpenOrders int   // of one account, default 300
 	PageSize      int   // of the list of orders, default 100
 
+	// Admission. Handler charges accounts; sources are charged before it, by Routes.
+	Limiter    *ratelimit.Limiter  // nil: no limits of requests
+	Budget     *ratelimit.Budget   // patience with accounts that ask for others' objects; nil: without end
+	OrderQuota ratelimit.Quota     // of identifiers in new orders, for each account; the zero Quota is off
+	Recorder   *ratelimit.Recorder // told of what the quota refuses; nil: nobody is
+
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: no metrics
 	Clock      func() time.Time      // default time.Now
@@ -65,6 +73,10 @@ type Server struct {
 	origin  string // scheme://host[:port]
 	root    string // path of everything here
 	nonces  *nonces
+	header  []headerLine // of every answer
+	classes classes
+	decoys  decoys
+	revokes *gate.Gate          // turns to read and verify revocations
 	slots   *semaphore.Weighted // issuances under way
 	metrics *metrics
 	log     *slog.Logger
@@ -87,7 +99,7 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{
+	s := &Server{
 		cfg: c, store: c.Store, ca: c.CA,
 		origin:  c.BaseURL.Scheme + "://" + c.BaseURL.Host,
 		root:    strings.TrimSuffix(c.BaseURL.Path, "/") + c.Path,
@@ -96,7 +108,30 @@ func New(c Config) (*Server, error) {
 		metrics: m, log: c.Logger,
 		validations: newQueue(c.ValidationQueue, validationLease(c.ValidationTimeout)),
 		dueOrders:   make(chan struct{}, 1),
-	}, nil
+	}
+	if err := s.prepareAdmission(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// prepareAdmission makes what requests are admitted and refused by.
+func (s *Server) prepareAdmission() (err error) {
+	s.header = commonHeader(s.url("directory"))
+	s.classes = newClasses(s.cfg.Limiter, newCanned(s.nonces, s.header, s.helpLink()))
+	if s.decoys, err = newDecoys(); err != nil {
+		return err
+	}
+	s.revokes, err = newRevocationGate()
+	return err
+}
+
+// helpLink is where a refused client, or who looks after it, reads on (RFC 8555 §6.6).
+func (s *Server) helpLink() string {
+	if s.cfg.Website != "" {
+		return link(s.cfg.Website, "help")
+	}
+	return link(s.url(helpPath), "help")
 }
 
 func (c *Config) check() error {

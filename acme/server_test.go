@@ -948,25 +948,25 @@ func (s askedStore) Account(ctx context.Context, id string) (acme.Account, error
 	return s.Store.Account(ctx, id)
 }
 
-func (s askedStore) Order(ctx context.Context, id string) (acme.Order, error) {
+func (s askedStore) OrderOf(ctx context.Context, account, id string) (acme.Order, error) {
 	if err := askedFor(id); err != nil {
 		return acme.Order{}, err
 	}
-	return s.Store.Order(ctx, id)
+	return s.Store.OrderOf(ctx, account, id)
 }
 
-func (s askedStore) Authorization(ctx context.Context, id string) (acme.Authorization, error) {
+func (s askedStore) AuthorizationOf(ctx context.Context, account, id string) (acme.Authorization, error) {
 	if err := askedFor(id); err != nil {
 		return acme.Authorization{}, err
 	}
-	return s.Store.Authorization(ctx, id)
+	return s.Store.AuthorizationOf(ctx, account, id)
 }
 
-func (s askedStore) CertificateByID(ctx context.Context, id string) (ca.Record, error) {
+func (s askedStore) CertificateOf(ctx context.Context, requester, id string) (ca.Record, error) {
 	if err := askedFor(id); err != nil {
 		return ca.Record{}, err
 	}
-	return s.Store.CertificateByID(ctx, id)
+	return s.Store.CertificateOf(ctx, requester, id)
 }
 
 func (s askedStore) ListOrders(ctx context.Context, account, after string, limit int) ([]acme.OrderRef, error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
 var (
@@ -21,6 +22,17 @@ var (
 	// ErrTooManyOpen says that the account has its fill of unfinished orders.
 	ErrTooManyOpen = errors.New("acme: too many open orders")
 )
+
+// A QuotaError says that an order costs more than its account's quota holds: now,
+// or ever.
+type QuotaError struct{ Decision ratelimit.Decision }
+
+func (e *QuotaError) Error() string {
+	if e.Decision.Never {
+		return "acme: the order costs more than the quota ever holds"
+	}
+	return "acme: the account's quota is used up for " + e.Decision.RetryAfter.String()
+}
 
 // A CA is what this room asks of the certification authority. It is safe for
 // concurrent use. An error that matches *ca.Refusal may be heard by the client.
@@ -50,7 +62,8 @@ type Store interface {
 	Certificates
 	// Sweep turns orders that expired to invalid, and deletes orders and
 	// authorizations whose time to be purged has come. It touches at most limit
-	// of each and reports how many it did touch.
+	// of each and reports how many it did touch. What accounts no longer owe of
+	// their quotas goes with it.
 	Sweep(ctx context.Context, s Sweep) (int, error)
 	// EndLeases makes every validation and issuance under way due at now, if it
 	// were due later. An order that was begun several times before has to wait
@@ -77,13 +90,23 @@ type Accounts interface {
 
 // Orders keeps orders.
 type Orders interface {
-	// CreateOrder stores o with all its authorizations in one transaction, or
-	// fails with ErrTooManyOpen.
-	CreateOrder(ctx context.Context, o Order, as []Authorization, maxOpen int) error
+	// CreateOrder stores o with all its authorizations and debits its
+	// identifiers in one transaction, or fails with ErrTooManyOpen or a
+	// *QuotaError. What failed has cost nothing.
+	CreateOrder(ctx context.Context, o Order, as []Authorization, l OrderLimits) error
 	Order(ctx context.Context, id string) (Order, error)
+	// OrderOf returns ErrNotFound, by the same work, for what is not there and
+	// for another account's.
+	OrderOf(ctx context.Context, accountID, id string) (Order, error)
 	// ListOrders returns a page of the account's orders by rising id, from the
 	// first after the given one on.
 	ListOrders(ctx context.Context, accountID, after string, limit int) ([]OrderRef, error)
+}
+
+// OrderLimits are what an account may have, at the time of a new order.
+type OrderLimits struct {
+	MaxOpen int             // orders that are neither finalized nor invalid
+	Quota   ratelimit.Quota // of identifiers; the zero Quota is off
 }
 
 // An OrderRef is an order in a list.
@@ -95,6 +118,8 @@ type OrderRef struct {
 // Authorizations keeps authorizations and the state of their validation.
 type Authorizations interface {
 	Authorization(ctx context.Context, id string) (Authorization, error)
+	// AuthorizationOf is to Authorization what OrderOf is to Order.
+	AuthorizationOf(ctx context.Context, accountID, id string) (Authorization, error)
 	// StartChallenge moves a pending, unstarted authorization to t with a lease
 	// until lease, or returns ErrMoved.
 	StartChallenge(ctx context.Context, id string, t ChallengeType, lease, now time.Time) error
@@ -163,8 +188,9 @@ type BacklogCount struct {
 
 // Certificates finds what was issued.
 type Certificates interface {
-	// CertificateByID returns an issued certificate, ca.ErrNotFound for none.
-	CertificateByID(ctx context.Context, id string) (ca.Record, error)
+	// CertificateOf returns a certificate that was issued to requester, and
+	// ca.ErrNotFound, by the same work, for all others and for none.
+	CertificateOf(ctx context.Context, requester, id string) (ca.Record, error)
 	// Record returns ca.ErrNotFound for a serial never assigned.
 	Record(ctx context.Context, s ca.Serial) (ca.Record, error)
 }

@@ -168,7 +168,7 @@ func (s *Server) listOrders(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if pathValue(r, "id") != req.account.ID {
-		return notHere()
+		return s.notTheirs(r.Context(), req)
 	}
 	cursor := r.URL.Query().Get("cursor")
 	if cursor != "" && !isID(cursor) {

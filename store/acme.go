@@ -12,6 +12,7 @@ import (
 	"github.com/secsy-pki/secsy-pki/acme"
 	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
 // ACME keeps accounts, orders and authorizations. It is an acme.Store.
@@ -229,10 +230,18 @@ func scanOrder(row Row) (acme.Order, error) {
 }
 
 // CreateOrder stores o with its authorizations.
-func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authorization, maxOpen int) error {
+func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authorization, l acme.OrderLimits) error {
 	return s.write(ctx, "creating order", func(ctx context.Context, tx Tx) error {
-		// Two at the same instant may both see the last free place: the bound
-		// is against floods, and is soft by as many as arrive at once.
+		d, err := debit(ctx, tx, quotaIdentifiers, o.AccountID, l.Quota, o.CreatedAt, len(o.Identifiers))
+		if err != nil {
+			return err
+		}
+		if !d.OK {
+			return &acme.QuotaError{Decision: d}
+		}
+		// Without a quota, two at the same instant may both see the last free
+		// place: the bound is against floods, and is soft by as many as arrive
+		// at once.
 		n, err := tx.Exec(ctx, `INSERT INTO acme_orders (id, account_id, status, profile, identifiers, authz_ids, open_authzs,
 				not_before, not_after, created_at, expires, sweep_at)
 			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12
@@ -240,7 +249,7 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 				WHERE account_id = $13 AND status IN ('pending', 'ready') LIMIT $14) open_ones) < $14`,
 			o.ID, o.AccountID, string(o.Status), o.Profile, asJSON(o.Identifiers), asJSON(o.AuthzIDs), int64(len(as)),
 			micros(o.NotBefore), micros(o.NotAfter), micros(o.CreatedAt), micros(o.Expires), micros(o.Expires),
-			o.AccountID, int64(maxOpen))
+			o.AccountID, int64(l.MaxOpen))
 		if err != nil {
 			return err
 		}
@@ -249,6 +258,31 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 		}
 		return insertAuthzs(ctx, tx, as)
 	})
+}
+
+// quotaIdentifiers is the kind of the quota of identifiers in new orders.
+const quotaIdentifiers = "acme_identifiers"
+
+// debit charges cost to the quota of subject, or leaves it as it is.
+func debit(ctx context.Context, tx Tx, kind, subject string, q ratelimit.Quota, now time.Time, cost int) (ratelimit.Decision, error) {
+	if !q.Active() {
+		return ratelimit.Decision{OK: true}, nil
+	}
+	// Whoever else debits this subject waits here until our transaction has
+	// ended, and then reads what we wrote. An insert that changes nothing is
+	// the one way to lock a row, there or not, that both engines have.
+	var free int64
+	err := tx.QueryRow(ctx, `INSERT INTO quotas (kind, subject, free_at) VALUES ($1, $2, 0)
+		ON CONFLICT (kind, subject) DO UPDATE SET free_at = quotas.free_at RETURNING free_at`, kind, subject).Scan(&free)
+	if err != nil {
+		return ratelimit.Decision{}, err
+	}
+	next, d := q.Debit(now, fromMicros(free), cost)
+	if !d.OK {
+		return d, nil
+	}
+	_, err = tx.Exec(ctx, `UPDATE quotas SET free_at = $1 WHERE kind = $2 AND subject = $3`, micros(next), kind, subject)
+	return d, err
 }
 
 // authzRows is how many authorizations one statement inserts.
@@ -293,6 +327,14 @@ func (s *ACME) Order(ctx context.Context, id string) (o acme.Order, err error) {
 	return o, err
 }
 
+// OrderOf returns the order of that id if it is the account's. The database
+// answers for both reasons of a no: nothing is read of another's order.
+func (s *ACME) OrderOf(ctx context.Context, accountID, id string) (o acme.Order, err error) {
+	err = s.one(ctx, "reading order", func(r Row) (err error) { o, err = scanOrder(r); return err },
+		`SELECT `+orderColumns+` FROM acme_orders o WHERE o.id = $1 AND o.account_id = $2`, id, accountID)
+	return o, err
+}
+
 // ListOrders returns a page of an account's orders by rising id.
 func (s *ACME) ListOrders(ctx context.Context, accountID, after string, limit int) ([]acme.OrderRef, error) {
 	return many(ctx, s.db, "listing orders", func(r Row) (acme.OrderRef, error) {
@@ -332,6 +374,13 @@ func scanAuthz(row Row) (acme.Authorization, error) {
 func (s *ACME) Authorization(ctx context.Context, id string) (a acme.Authorization, err error) {
 	err = s.one(ctx, "reading authorization", func(r Row) (err error) { a, err = scanAuthz(r); return err },
 		`SELECT `+authzColumns+` FROM acme_authzs z WHERE z.id = $1`, id)
+	return a, err
+}
+
+// AuthorizationOf returns the authorization of that id if it is the account's.
+func (s *ACME) AuthorizationOf(ctx context.Context, accountID, id string) (a acme.Authorization, err error) {
+	err = s.one(ctx, "reading authorization", func(r Row) (err error) { a, err = scanAuthz(r); return err },
+		`SELECT `+authzColumns+` FROM acme_authzs z WHERE z.id = $1 AND z.account_id = $2`, id, accountID)
 	return a, err
 }
 
@@ -513,9 +562,10 @@ func (s *ACME) ClaimDue(ctx context.Context, orderID string, old, until time.Tim
 
 // Certificates.
 
-// CertificateByID returns an issued certificate.
-func (s *ACME) CertificateByID(ctx context.Context, id string) (ca.Record, error) {
-	return NewCA(s.db).one(ctx, `SELECT `+recordColumns+` FROM certificates c WHERE c.id = $1 AND c.state = 'issued'`, id)
+// CertificateOf returns a certificate that was issued to requester.
+func (s *ACME) CertificateOf(ctx context.Context, requester, id string) (ca.Record, error) {
+	return NewCA(s.db).one(ctx, `SELECT `+recordColumns+` FROM certificates c
+		WHERE c.id = $1 AND c.state = 'issued' AND c.requester = $2`, id, requester)
 }
 
 // Record returns all that is known of a serial.
@@ -545,6 +595,13 @@ func (s *ACME) Sweep(ctx context.Context, w acme.Sweep) (int, error) {
 			},
 			{
 				`DELETE FROM acme_authzs WHERE id IN (SELECT z.id FROM acme_authzs z WHERE z.purge_at <= $1 ORDER BY z.purge_at LIMIT $2)`,
+				[]any{now, limit},
+			},
+			{
+				// The second look is at the row as it is once it is ours: an
+				// order may have been debited to it meanwhile.
+				`DELETE FROM quotas WHERE free_at <= $1 AND (kind, subject) IN
+				(SELECT q.kind, q.subject FROM quotas q WHERE q.free_at <= $1 ORDER BY q.free_at LIMIT $2)`,
 				[]any{now, limit},
 			},
 		} {

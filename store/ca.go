@@ -201,9 +201,9 @@ func (c *CA) CertificateByID(ctx context.Context, id string) (ca.Certificate, er
 	return r.Certificate, err
 }
 
-func (c *CA) one(ctx context.Context, q string, arg string) (r ca.Record, err error) {
+func (c *CA) one(ctx context.Context, q string, args ...any) (r ca.Record, err error) {
 	err = c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
-		r, err = scanRecord(tx.QueryRow(ctx, q, arg))
+		r, err = scanRecord(tx.QueryRow(ctx, q, args...))
 		return err
 	})
 	if errors.Is(err, ErrNoRows) {

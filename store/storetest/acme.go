@@ -15,6 +15,7 @@ import (
 	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/keys"
+	"github.com/secsy-pki/secsy-pki/ratelimit"
 	"github.com/secsy-pki/secsy-pki/store"
 )
 
@@ -28,6 +29,11 @@ func ACME(t *testing.T, open func(t *testing.T) *store.DB) {
 		"OrdersComeBackAsTheyWere":             acmeOrders,
 		"OpenOrdersAreBounded":                 acmeOpenOrders,
 		"OrdersAreListedInPages":               acmeListOrders,
+		"OthersObjectsAreNotFound":             acmeOthers,
+		"QuotaIsDebitedWholeOrNotAtAll":        acmeQuota,
+		"OrderThatFailsCostsNoQuota":           acmeQuotaUndone,
+		"OrdersAtOnceKeepToTheQuota":           acmeQuotaAtOnce,
+		"SweepForgetsOnlyPaidQuotas":           acmeQuotaSweep,
 		"LastValidAuthorizationMakesReady":     acmeLastAuthorization,
 		"AuthorizationsAtOnceMakeReady":        acmeAuthorizationsAtOnce,
 		"OneFailedAuthorizationEndsTheOrder":   acmeFailedAuthorization,
@@ -101,7 +107,7 @@ func (w acmeWorld) account(t *testing.T) acme.Account {
 func (w acmeWorld) order(t *testing.T, accountID string, names ...string) (acme.Order, []acme.Authorization) {
 	t.Helper()
 	o, as := acmeOrder(accountID, names...)
-	must(t, w.CreateOrder(t.Context(), o, as, 1000))
+	must(t, w.CreateOrder(t.Context(), o, as, acme.OrderLimits{MaxOpen: 1000}))
 	return o, as
 }
 
@@ -285,14 +291,163 @@ func acmeOpenOrders(t *testing.T, w acmeWorld) {
 	ctx := t.Context()
 	for range 3 {
 		o, as := acmeOrder("acct", "a.example")
-		must(t, w.CreateOrder(ctx, o, as, 3))
+		must(t, w.CreateOrder(ctx, o, as, acme.OrderLimits{MaxOpen: 3}))
 	}
 	o, as := acmeOrder("acct", "a.example")
-	wantErr(t, w.CreateOrder(ctx, o, as, 3), acme.ErrTooManyOpen)
+	wantErr(t, w.CreateOrder(ctx, o, as, acme.OrderLimits{MaxOpen: 3}), acme.ErrTooManyOpen)
 	_, err := w.Authorization(ctx, as[0].ID)
 	wantErr(t, err, acme.ErrNotFound)
 	o, as = acmeOrder("other", "a.example")
-	must(t, w.CreateOrder(ctx, o, as, 3))
+	must(t, w.CreateOrder(ctx, o, as, acme.OrderLimits{MaxOpen: 3}))
+}
+
+func acmeOthers(t *testing.T, w acmeWorld) {
+	ctx := t.Context()
+	o, as := w.order(t, "acct", "a.example")
+	got, err := w.OrderOf(ctx, "acct", o.ID)
+	must(t, err)
+	if got.ID != o.ID || got.AccountID != "acct" {
+		t.Errorf("order is %+v", got)
+	}
+	a, err := w.AuthorizationOf(ctx, "acct", as[0].ID)
+	must(t, err)
+	if !reflect.DeepEqual(a, as[0]) {
+		t.Errorf("authorization is %+v; want %+v", a, as[0])
+	}
+	for _, not := range [][3]string{{"other", o.ID, as[0].ID}, {"acct", "none", "none"}, {"", o.ID, as[0].ID}} {
+		_, err = w.OrderOf(ctx, not[0], not[1])
+		wantErr(t, err, acme.ErrNotFound)
+		_, err = w.AuthorizationOf(ctx, not[0], not[2])
+		wantErr(t, err, acme.ErrNotFound)
+	}
+}
+
+// acmeTen is a quota of ten identifiers; each comes back after a minute.
+var acmeTen = acme.OrderLimits{MaxOpen: 1000, Quota: ratelimit.Quota{Limit: 10, Window: 10 * time.Minute}}
+
+// spend orders n names at a time after acmeNow.
+func (w acmeWorld) spend(t *testing.T, account string, n int, at time.Duration, l acme.OrderLimits) (acme.Order, error) {
+	t.Helper()
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%d.example", i)
+	}
+	o, as := acmeOrder(account, names...)
+	o.CreatedAt = acmeNow.Add(at)
+	return o, w.CreateOrder(t.Context(), o, as, l)
+}
+
+// wantQuota wants the quota's no, and nothing stored.
+func (w acmeWorld) wantQuota(t *testing.T, o acme.Order, err error, wait time.Duration) {
+	t.Helper()
+	q, ok := errors.AsType[*acme.QuotaError](err)
+	if !ok || q.Decision.OK || q.Decision.RetryAfter != wait || q.Decision.Never != (wait == 0) {
+		t.Fatalf("got %v (%+v); want a wait of %s", err, q, wait)
+	}
+	_, err = w.Order(t.Context(), o.ID)
+	wantErr(t, err, acme.ErrNotFound)
+}
+
+func acmeQuota(t *testing.T, w acmeWorld) {
+	spend := func(account string, n int, at time.Duration) (acme.Order, error) {
+		return w.spend(t, account, n, at, acmeTen)
+	}
+	ok := func(account string, n int, at time.Duration) {
+		t.Helper()
+		_, err := spend(account, n, at)
+		must(t, err)
+	}
+	ok("acct", 4, 0)
+	o, err := spend("acct", 8, 0) // of which six would fit
+	w.wantQuota(t, o, err, 2*time.Minute)
+	ok("acct", 6, 0)
+	o, err = spend("acct", 1, 0)
+	w.wantQuota(t, o, err, time.Minute)
+	o, err = spend("acct", 11, 24*time.Hour) // and never will
+	w.wantQuota(t, o, err, 0)
+	ok("other", 10, 0)
+	ok("acct", 1, time.Minute) // exactly when it was said
+	// Off, it neither asks nor counts.
+	for range 3 {
+		_, err := w.spend(t, "acct", 10, time.Minute, acme.OrderLimits{MaxOpen: 1000})
+		must(t, err)
+	}
+	o, err = spend("acct", 1, time.Minute)
+	w.wantQuota(t, o, err, time.Minute)
+}
+
+func acmeQuotaUndone(t *testing.T, w acmeWorld) {
+	ctx := t.Context()
+	few := acmeTen
+	few.MaxOpen = 1
+	_, err := w.spend(t, "acct", 1, 0, few)
+	must(t, err)
+	for range 5 {
+		_, err := w.spend(t, "acct", 9, 0, few)
+		wantErr(t, err, acme.ErrTooManyOpen)
+	}
+	o, as := acmeOrder("acct", "a.example", "b.example")
+	as[1].ID = as[0].ID // which the database refuses
+	if err := w.CreateOrder(ctx, o, as, acmeTen); err == nil {
+		t.Fatal("an order was stored with two authorizations of one id")
+	}
+	_, err = w.spend(t, "acct", 9, 0, acmeTen) // all that is left
+	must(t, err)
+}
+
+func acmeQuotaAtOnce(t *testing.T, w acmeWorld) {
+	const orders, names = 24, 3
+	var (
+		wg       sync.WaitGroup
+		mu       sync.Mutex
+		admitted int
+	)
+	for i := range orders {
+		wg.Go(func() {
+			_, err := w.spend(t, "acct", names, time.Duration(i)*time.Millisecond, acmeTen)
+			if _, refused := errors.AsType[*acme.QuotaError](err); err != nil && !refused {
+				t.Errorf("order: %v", err)
+			}
+			if err == nil {
+				mu.Lock()
+				admitted++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if admitted != acmeTen.Quota.Limit/names {
+		t.Errorf("%d orders of %d names were admitted at once; want %d", admitted, names, acmeTen.Quota.Limit/names)
+	}
+}
+
+func acmeQuotaSweep(t *testing.T, w acmeWorld) {
+	_, err := w.spend(t, "paid", 1, 0, acmeTen)
+	must(t, err)
+	_, err = w.spend(t, "owes", 10, 0, acmeTen)
+	must(t, err)
+	_, err = w.Sweep(t.Context(), acme.Sweep{Now: acmeNow.Add(time.Minute), Limit: 10})
+	must(t, err)
+	var left []string
+	must(t, w.db.Read(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		left = nil
+		rows, err := tx.Query(ctx, `SELECT subject FROM quotas`)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var s string
+			if err := rows.Scan(&s); err != nil {
+				return err
+			}
+			left = append(left, s)
+		}
+		return rows.Err()
+	}))
+	if !slices.Equal(left, []string{"owes"}) {
+		t.Errorf("rows left are of %q", left)
+	}
 }
 
 func acmeListOrders(t *testing.T, w acmeWorld) {
@@ -551,13 +706,15 @@ func acmeCommit(t *testing.T, w acmeWorld) {
 	if got.CertificateID != second.ID || got.Serial != second.Serial || got.CSR != nil || got.CSRHash == "" {
 		t.Errorf("order is %+v", got)
 	}
-	rec, err = w.CertificateByID(ctx, second.ID)
+	rec, err = w.CertificateOf(ctx, "acme:account/x", second.ID)
 	must(t, err)
 	if string(rec.DER) != "der" || rec.Requester != "acme:account/x" {
 		t.Errorf("certificate is %+v", rec)
 	}
-	_, err = w.CertificateByID(ctx, first.ID)
-	wantErr(t, err, ca.ErrNotFound)
+	for _, not := range [][2]string{{"acme:account/x", first.ID}, {"acme:account/y", second.ID}, {"acme:account/x", "none"}} {
+		_, err = w.CertificateOf(ctx, not[0], not[1])
+		wantErr(t, err, ca.ErrNotFound)
+	}
 }
 
 func acmeAbort(t *testing.T, w acmeWorld) {

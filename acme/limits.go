@@ -1,0 +1,260 @@
+package acme
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"github.com/secsy-pki/secsy-pki/gate"
+	"github.com/secsy-pki/secsy-pki/peer"
+	"github.com/secsy-pki/secsy-pki/ratelimit"
+)
+
+// What requests cost their source. A newOrder is the unit: a transaction that
+// waits for the disk. A step of an order is one signature to verify and some
+// rows to read by key, now and then a small write: about a quarter of that. An
+// order for one name is a newOrder and some ten steps, so three or four tokens.
+// The directory and a nonce are microseconds without a database, and have a
+// price so that there is an end to them, too.
+const (
+	priceStep  = ratelimit.Token / 4
+	priceReady = ratelimit.Token / 10
+	// reserved is left to whoever is let in to begin something: 32 steps, which
+	// is an order of several names.
+	reserved = 8
+)
+
+// A class is endpoints with one price, one name in metrics and one way to refuse.
+type class struct {
+	name  string
+	path  string // prefix of its paths, below the root
+	limit *ratelimit.Endpoint
+	// status is what a refusal for too many requests has. What comes in the
+	// middle of something gets 503: uacme and acme.sh wait for as long as a 503
+	// says, and take a 429 for the end, which leaves half an order behind. What
+	// begins something gets 429, on which nobody insists.
+	status int
+	refuse func(http.ResponseWriter, *http.Request, ratelimit.Decision)
+}
+
+type classes struct{ directory, newNonce, newAccount, newOrder, revoke, steps *class }
+
+func newClasses(l *ratelimit.Limiter, c *canned) classes {
+	class := func(name, path string, status int, o ratelimit.EndpointOptions) *class {
+		return &class{name, path, l.Endpoint(name, o), status, c.refuser(status)}
+	}
+	return classes{
+		directory: class("acme_directory", "/directory", http.StatusTooManyRequests, ratelimit.EndpointOptions{Cost: priceReady, SkipGlobal: true}),
+		// A nonce costs no more than its refusal, and a revocation may need one first.
+		newNonce:   class("acme_new_nonce", "/new-nonce", http.StatusServiceUnavailable, ratelimit.EndpointOptions{Cost: priceReady, SkipGlobal: true}),
+		newAccount: class("acme_new_account", "/new-account", http.StatusTooManyRequests, ratelimit.EndpointOptions{Cost: ratelimit.Token, Reserve: reserved}),
+		newOrder:   class("acme_new_order", "/new-order", http.StatusTooManyRequests, ratelimit.EndpointOptions{Cost: ratelimit.Token, Reserve: reserved}),
+		// A certificate whose key is lost can't wait for a bucket to refill; it
+		// waits its turn at the gate.
+		revoke: class("acme_revoke", "/revoke-cert", http.StatusServiceUnavailable, ratelimit.EndpointOptions{Exempt: true}),
+		steps:  class("acme", "", http.StatusServiceUnavailable, ratelimit.EndpointOptions{Cost: priceStep}),
+	}
+}
+
+func (c classes) all() []*class {
+	return []*class{c.directory, c.newNonce, c.newAccount, c.newOrder, c.revoke, c.steps}
+}
+
+// A Route is a class of endpoints, for whoever stands before Handler to charge
+// and to refuse requests by.
+type Route struct {
+	Path   string // itself and what is below, as it came over the wire; of several the longest counts
+	Class  string // the name in metrics and logs
+	Limit  *ratelimit.Endpoint
+	Refuse func(http.ResponseWriter, *http.Request, ratelimit.Decision) // cheap, in ACME's form
+}
+
+// Routes returns the classes of all that Handler answers. Handler takes a
+// request for admitted by the class of its path; what it learns more of it, its
+// account, it charges itself.
+func (s *Server) Routes() []Route {
+	var out []Route
+	for _, c := range s.classes.all() {
+		out = append(out, Route{Path: s.root + c.path, Class: c.name, Limit: c.limit, Refuse: c.refuse})
+	}
+	return out
+}
+
+// Terms are what a signed request is admitted on.
+type terms struct {
+	class  *class
+	exempt bool // no limit of its account or of its claim to be from it
+	budget bool // the refusal budget holds
+	// hold keeps the no of the account's limits in the request, for a handler
+	// that may yet overrule it.
+	hold bool
+	gate *gate.Gate // for the work of reading and verifying; nil: no turns
+}
+
+// claimed charges a request to its source together with the account that it
+// names. Nothing is proven yet: the account itself can't be charged, or anybody
+// could lock it out.
+func (s *Server) claimed(r *http.Request, t terms, account string) error {
+	if t.exempt {
+		return nil
+	}
+	d := t.class.limit.Claimed(peer.From(r.Context()).Addr, account)
+	if d.OK {
+		return nil
+	}
+	peer.Quiet(r.Context())
+	return tooMuch(d, t.class.status, "from this address in the name of this account")
+}
+
+// failedProof charges a proof that did not hold to its source: verifying is
+// the most that a stranger can make us do.
+func (s *Server) failedProof(r *http.Request, t terms) {
+	t.class.limit.FailedProof(peer.From(r.Context()).Addr)
+}
+
+// proven charges a request to its account, whose signature held and whose nonce
+// is redeemed: a copy of somebody's request costs him nothing.
+func (s *Server) proven(r *http.Request, t terms, a Account) error {
+	if t.exempt {
+		return nil
+	}
+	if d := t.class.limit.Proven(a.ID); !d.OK {
+		peer.Quiet(r.Context())
+		return tooMuch(d, t.class.status, byAccount)
+	}
+	if !t.budget {
+		return nil
+	}
+	if d := s.cfg.Budget.Check(r.Context(), actor(a.ID)); !d.OK {
+		peer.Quiet(r.Context())
+		// In the words of the limit before: why an account has to wait, and
+		// what it asked for now, is not to be learnt from the answer.
+		return tooMuch(d, http.StatusTooManyRequests, byAccount)
+	}
+	return nil
+}
+
+const byAccount = "of this account"
+
+func tooMuch(d ratelimit.Decision, status int, whose string) *Problem {
+	wait := max(d.RetryAfter, time.Second)
+	return &Problem{
+		Type: RateLimited, Status: status, RetryAfter: wait,
+		Detail: fmt.Sprintf("too many requests %s; try again in %d seconds", whose, int64(wait/time.Second)),
+	}
+}
+
+// notTheirs refuses an account what is another's or nobody's, and has it wait
+// longer each time that it goes on asking for such.
+func (s *Server) notTheirs(ctx context.Context, req request) error {
+	if req.held != nil {
+		return req.held
+	}
+	s.countRefusal(ctx, req.account)
+	return notHere()
+}
+
+// countRefusal has an account wait longer, even if it hangs up meanwhile.
+func (s *Server) countRefusal(ctx context.Context, a Account) {
+	const most = 5 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
+	defer cancel()
+	s.cfg.Budget.Refused(ctx, actor(a.ID))
+}
+
+// checkQuota refuses an order that is larger than the quota ever holds, which
+// takes no transaction to know.
+func (s *Server) checkQuota(o Order) error {
+	_, d := s.cfg.OrderQuota.Debit(o.CreatedAt, time.Time{}, len(o.Identifiers))
+	if s.cfg.OrderQuota.Active() && d.Never {
+		return s.neverFits(o)
+	}
+	return nil
+}
+
+func (s *Server) neverFits(o Order) error {
+	// Not rateLimited: no waiting helps.
+	return &Problem{Type: RejectedIdentifier, Detail: fmt.Sprintf(
+		"the order has %d identifiers, and an account's quota never holds more than %d at once; split it", len(o.Identifiers), s.cfg.OrderQuota.Limit)}
+}
+
+// overQuota is what an account hears whose quota does not hold an order. The
+// header says no more than some clients bear, so whoever obeys it may hear this
+// again, at no cost; the detail says all.
+func (s *Server) overQuota(r *http.Request, o Order, q *QuotaError) error {
+	peer.Quiet(r.Context())
+	s.cfg.Recorder.Refused("quota", s.classes.newOrder.name, actor(o.AccountID), peer.From(r.Context()).Addr)
+	if q.Decision.Never {
+		return s.neverFits(o)
+	}
+	wait := max(q.Decision.RetryAfter, time.Second)
+	return &Problem{
+		Type: RateLimited, RetryAfter: wait, Err: q,
+		Detail: fmt.Sprintf("the account's quota of %d identifiers in %s does not hold this order's %d now; it will in %d seconds, at %s",
+			s.cfg.OrderQuota.Limit, s.cfg.OrderQuota.Window, len(o.Identifiers), int64(wait/time.Second), wireTime(o.CreatedAt.Add(wait+time.Second-1))),
+	}
+}
+
+const (
+	revocationQueue = 64
+	revocationWait  = 5 * time.Second
+)
+
+// newRevocationGate makes the turns in which revocations are read and verified.
+// They pass all limits, so this is what keeps a flood of them from taking every
+// processor, and one source from taking all the turns.
+func newRevocationGate() (*gate.Gate, error) {
+	return gate.New(gate.Config{Seats: runtime.GOMAXPROCS(0), MaxQueue: revocationQueue, MaxWait: revocationWait})
+}
+
+// compute runs f, which does nothing but compute, in its turn if there are turns.
+func (t terms) compute(r *http.Request, f func() error) error {
+	if t.gate == nil {
+		return f()
+	}
+	release, err := t.gate.Acquire(r.Context(), gate.Revocation, sourceName(peer.From(r.Context()).Addr))
+	if err != nil {
+		return err
+	}
+	defer release()
+	return f()
+}
+
+// sourceName names what one party commonly has of addresses.
+func sourceName(a netip.Addr) string {
+	a = a.Unmap().WithZone("")
+	if !a.Is6() {
+		return a.String()
+	}
+	p, _ := a.Prefix(64) // which every IPv6 address has
+	return p.Addr().String()
+}
+
+// help is where refusals point to if no website is configured.
+func (s *Server) help(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write([]byte(helpText))
+	return nil
+}
+
+const (
+	helpPath = "help/rate-limits"
+	helpText = `Requests to this ACME server are limited, for each client address, for each
+account, and for all clients together. New orders may be limited further, by a
+quota of identifiers for each account.
+
+A refused request has the problem type rateLimited. It changed nothing and
+counts for nothing: wait for as long as Retry-After says, and send it again.
+Status 503 is given to requests in the middle of an order: go on with the same
+order. Status 429 is given to requests that begin something.
+
+Accounts that ask again and again for what is not theirs are slowed down, and
+never locked out. Revocations are not limited.
+
+Whoever needs more than the limits allow asks the operator of this server.
+`
+)
