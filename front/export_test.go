@@ -1,15 +1,14 @@
 package front
 
-import "net/http"
+import "net"
 
 // SetServingForTest makes r run its checks without a Front.
 func SetServingForTest(r *Readiness) { r.set(serving) }
 
-// HandlersForTest returns what each listener serves, without its sockets.
-func HandlersForTest(f *Front) []http.Handler {
-	var all []http.Handler
+// ListenOnForTest gives each listener what it accepts from, by name, in place of
+// Listen.
+func ListenOnForTest(f *Front, listeners map[string]net.Listener) {
 	for _, s := range f.servers {
-		all = append(all, s)
+		s.ln = s.bound(listeners[s.cfg.Name])
 	}
-	return all
 }

@@ -178,6 +178,18 @@ func (f *Front) Addresses() map[string]net.Addr {
 	return all
 }
 
+// Handler is what the listener of that name serves, without its sockets: for
+// those who measure or try out all that is before a handler. Nil: there is no
+// such listener.
+func (f *Front) Handler(listener string) http.Handler {
+	for _, s := range f.servers {
+		if s.cfg.Name == listener {
+			return s
+		}
+	}
+	return nil
+}
+
 // Close cuts everything off at once. It is for a start that failed after Listen;
 // Serve closes what it serves.
 func (f *Front) Close() error {

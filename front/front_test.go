@@ -272,6 +272,28 @@ func writeCertificate(t *testing.T, dir, name string) (certFile, keyFile string)
 	return certFile, keyFile
 }
 
+func rootsFrom(t *testing.T, certFile string) *x509.CertPool {
+	t.Helper()
+	roots := x509.NewCertPool()
+	leaf, err := os.ReadFile(certFile)
+	if err != nil || !roots.AppendCertsFromPEM(leaf) {
+		t.Fatal("reading the certificate back", err)
+	}
+	return roots
+}
+
+// openTLS serves https and returns how a client speaks to it.
+func openTLS(t *testing.T, l front.Listener, handler http.HandlerFunc) (*house, *tls.Config) {
+	t.Helper()
+	certFile, keyFile := writeCertificate(t, t.TempDir(), "ca.test")
+	cert, err := front.NewFileCertificate(front.FileCertificateConfig{CertFile: certFile, KeyFile: keyFile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Certificate = cert.GetCertificate
+	return open(t, one(l, handler)), &tls.Config{RootCAs: rootsFrom(t, certFile), ServerName: "ca.test"}
+}
+
 func TestARawPathReachesItsHandlerUntouched(t *testing.T) {
 	t.Parallel()
 	l := front.Listener{Routes: []front.Route{{Prefix: "/ocsp", Class: "ocsp", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -314,28 +336,6 @@ func TestWhatNoRouteWantsIsNotFound(t *testing.T) {
 	}
 	if n := h.metric(t, "secsy_http_requests_total", "class=none", "code_class=4xx"); n != 3 {
 		t.Errorf("%v requests counted as none, want 3", n)
-	}
-}
-
-func TestASlowHeaderIsCutOff(t *testing.T) {
-	t.Parallel()
-	h := open(t, one(front.Listener{Limits: front.Limits{ReadHeader: 50 * time.Millisecond}}, tellCaller))
-	if got := say(t, h.address(), "GET / HTTP/1.1\r\nHost: "); strings.Contains(got, "200") {
-		t.Errorf("half a header was answered with %q", got)
-	}
-}
-
-func TestASlowBodyIsCutOff(t *testing.T) {
-	t.Parallel()
-	failed := make(chan error, 1)
-	h := open(t, one(front.Listener{Limits: front.Limits{Read: 50 * time.Millisecond}}, func(w http.ResponseWriter, r *http.Request) {
-		_, err := io.ReadAll(r.Body)
-		failed <- err
-		w.WriteHeader(http.StatusBadRequest)
-	}))
-	say(t, h.address(), "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
-	if err := <-failed; err == nil {
-		t.Error("a body that doesn't come was read to its end")
 	}
 }
 
@@ -682,45 +682,6 @@ func TestAQuietRequestIsCountedAndNotLogged(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreBoundedInAllAndPerClient(t *testing.T) {
-	t.Parallel()
-	for reason, limits := range map[string]front.Limits{
-		"full":        {Connections: 2, ConnectionsPerClient: 2},
-		"client_full": {Connections: 10, ConnectionsPerClient: 2},
-	} {
-		h := open(t, one(front.Listener{Limits: limits}, tellCaller))
-		a, b := dial(t, h.address()), dial(t, h.address())
-		askOver(t, a, "/")
-		askOver(t, b, "/")
-		res, _ := readAnswer(t, bufio.NewReader(dial(t, h.address())))
-		if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
-			t.Errorf("%s: one too many got %d %v", reason, res.StatusCode, res.Header)
-		}
-		if n := h.metric(t, "secsy_http_connections_refused_total", "reason="+reason); n != 1 {
-			t.Errorf("%s: %v counted, want 1", reason, n)
-		}
-		if n := h.metric(t, "secsy_http_connections"); n != 2 {
-			t.Errorf("%s: %v connections open, want 2", reason, n)
-		}
-		_ = a.Close()
-		for { // our close takes a moment to be seen over there
-			c := dial(t, h.address())
-			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
-				continue
-			}
-			res, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err == nil {
-				_ = res.Body.Close()
-				if res.StatusCode == http.StatusOK {
-					break
-				}
-			}
-			_ = c.Close()
-		}
-		askOver(t, b, "/")
-	}
-}
-
 func TestBadConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
 	some := http.HandlerFunc(tellCaller)
@@ -762,11 +723,7 @@ func TestHTTPSSpeaksHTTP2AndNothingBelowTLS12(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := open(t, one(front.Listener{Certificate: cert.GetCertificate}, tellCaller))
-	roots := x509.NewCertPool()
-	leaf, err := os.ReadFile(certFile)
-	if err != nil || !roots.AppendCertsFromPEM(leaf) {
-		t.Fatal("reading the certificate back", err)
-	}
+	roots := rootsFrom(t, certFile)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "ca.test"}, ForceAttemptHTTP2: true}
 	defer tr.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+h.address()+"/", nil)
@@ -811,7 +768,7 @@ func BenchmarkRequest(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	h := front.HandlersForTest(f)[0]
+	h := f.Handler("bench")
 	r := httptest.NewRequestWithContext(b.Context(), http.MethodGet, "/ocsp/MFQwUjBQME4wTDAJBgUrDgMCGgUABBQ", nil)
 	r.Header.Set("X-Forwarded-For", "203.0.113.7")
 	b.ReportAllocs()

@@ -39,10 +39,11 @@ func bind(ctx context.Context, l Listener) (net.Listener, error) {
 const busyAnswer = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n" +
 	"Retry-After: 2\r\nConnection: close\r\nContent-Length: 5\r\n\r\nbusy\n"
 
-// A boundListener accepts connections up to its bounds and closes what is above
-// them at once. It doesn't let them wait in the backlog of the kernel: there,
-// they time out without a word, and a load balancer can't tell overload from a
-// dead host.
+// A boundListener accepts connections up to its bounds. Above them, the one that
+// is silent for longest makes room for the new one; if none is, the new one is
+// closed at once. It doesn't wait in the backlog of the kernel: there,
+// connections time out without a word, and a load balancer can't tell overload
+// from a dead host.
 type boundListener struct {
 	net.Listener
 
@@ -54,9 +55,17 @@ type boundListener struct {
 	proxyWait time.Duration
 	metrics   *listenerMetrics
 
-	mu      sync.Mutex // guards what is below
+	mu      sync.Mutex // guards what is below, and the fields of each conn that say so
 	open    int
-	clients map[netip.Addr]int // open connections of each client; gone at zero
+	silent  silent
+	clients map[netip.Addr]*client // those with open connections
+}
+
+// A client is what one client has open. The mutex of its listener guards it.
+type client struct {
+	addr   netip.Addr
+	open   int
+	silent silent
 }
 
 func (b *boundListener) Accept() (net.Conn, error) {
@@ -65,12 +74,20 @@ func (b *boundListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		client := b.client(raw)
-		if reason := b.take(client); reason != "" {
+		c := &conn{Conn: raw, raw: raw, place: b}
+		victim, reason := b.take(c, b.client(raw))
+		if reason != "" {
 			b.turnAway(raw, reason)
 			continue
 		}
-		return b.wrap(raw, client), nil
+		if victim != nil {
+			b.metrics.refuse(evictedIdle)
+			_ = victim.raw.Close() // whoever reads from it cleans up
+		}
+		if b.proxyFrom != nil {
+			c.Conn = b.speakProxy(raw)
+		}
+		return c, nil
 	}
 }
 
@@ -84,34 +101,94 @@ func (b *boundListener) client(raw net.Conn) netip.Addr {
 	return clientKey(a)
 }
 
-// take counts a connection in, or says why not.
-func (b *boundListener) take(client netip.Addr) (reason string) {
+// take gives c a place, which victim loses if there was no other, or says why
+// there is none.
+func (b *boundListener) take(c *conn, from netip.Addr) (victim *conn, reason string) {
+	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	owner := b.clients[from]
 	switch {
+	case owner != nil && owner.open >= b.perClient:
+		victim, reason = owner.silent.longest(now), refusedClient
 	case b.open >= b.max:
-		return refusedFull
-	case client.IsValid() && b.clients[client] >= b.perClient:
-		return refusedClient
+		victim, reason = b.silent.longest(now), refusedFull
 	}
-	b.open++
-	if client.IsValid() {
-		b.clients[client]++
+	if victim != nil {
+		b.leaveLocked(victim)
+	} else if reason != "" {
+		return nil, reason
 	}
-	b.metrics.connections.Set(float64(b.open))
-	return ""
+	b.enterLocked(c, from, now)
+	return victim, ""
 }
 
-func (b *boundListener) give(client netip.Addr) {
+func (b *boundListener) enterLocked(c *conn, from netip.Addr, now time.Time) {
+	if from.IsValid() {
+		c.owner = b.clients[from]
+		if c.owner == nil {
+			c.owner = &client{addr: from, silent: newSilent(laneClient)}
+			b.clients[from] = c.owner
+		}
+		c.owner.open++
+	}
+	b.open++
+	b.metrics.connections.Set(float64(b.open))
+	c.doing, c.since = mute, now
+	b.listLocked(c)
+}
+
+// leaveLocked gives the place of c back.
+func (b *boundListener) leaveLocked(c *conn) {
+	b.unlistLocked(c)
+	c.doing = gone
+	b.open--
+	b.metrics.connections.Set(float64(b.open))
+	if c.owner == nil {
+		return
+	}
+	if c.owner.open--; c.owner.open == 0 {
+		delete(b.clients, c.owner.addr)
+	}
+}
+
+// note says what c does from now on.
+func (b *boundListener) note(c *conn, d doing) {
+	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.open--
-	if client.IsValid() {
-		if b.clients[client]--; b.clients[client] == 0 {
-			delete(b.clients, client)
+	if c.doing == gone {
+		return
+	}
+	b.unlistLocked(c)
+	c.doing, c.since = d, now
+	b.listLocked(c)
+}
+
+func (b *boundListener) listLocked(c *conn) {
+	if q := b.silent.of(c.doing); q != nil {
+		q.push(c)
+		if c.owner != nil {
+			c.owner.silent.of(c.doing).push(c)
 		}
 	}
-	b.metrics.connections.Set(float64(b.open))
+}
+
+func (b *boundListener) unlistLocked(c *conn) {
+	if q := b.silent.of(c.doing); q != nil {
+		q.remove(c)
+		if c.owner != nil {
+			c.owner.silent.of(c.doing).remove(c)
+		}
+	}
+}
+
+func (b *boundListener) give(c *conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.doing != gone {
+		b.leaveLocked(c)
+	}
 }
 
 // turnAway must not hold up Accept: 130 bytes always fit the empty buffer of a
@@ -125,26 +202,22 @@ func (b *boundListener) turnAway(raw net.Conn, reason string) {
 	_ = raw.Close()
 }
 
-func (b *boundListener) wrap(raw net.Conn, client netip.Addr) net.Conn {
-	c := &conn{Conn: raw, raw: raw, release: func() { b.give(client) }}
-	if b.proxyFrom != nil {
-		c.Conn = b.speakProxy(raw)
-	}
-	return c
-}
-
 // conn is a counted connection.
 type conn struct {
 	net.Conn // what net/http reads
 	raw      net.Conn
+	place    *boundListener
 
-	once    sync.Once
-	release func()
+	// The mutex of place guards what is below.
+	owner *client // whom it counts for; nil: the listener only
+	doing doing
+	since time.Time
+	links [lanes]link // in the queues of place and of owner
 }
 
 func (c *conn) Close() error {
 	err := c.Conn.Close()
-	c.once.Do(c.release)
+	c.place.give(c)
 	return err
 }
 

@@ -7,13 +7,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Why a connection was not served. A closed set, as each is a label.
+// Why a connection was closed by our own choice. A closed set, as each is a label.
 const (
 	refusedFull      = "full"            // the listener has all the connections it may have
 	refusedClient    = "client_full"     // this client has
 	refusedNoHeader  = "proxy_missing"   // a trusted source sent no PROXY header in time
 	refusedUntrusted = "proxy_untrusted" // a source that isn't trusted sent one
 	refusedMalformed = "proxy_malformed" // a trusted source sent a bad one
+	evictedIdle      = "evicted_idle"    // it had no request under way, and a new one needed its place
 )
 
 type metrics struct {
@@ -46,7 +47,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		}, []string{"listener"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "secsy_http_connections_refused_total",
-			Help: "Connections closed before a request was read from them.",
+			Help: "Connections closed before a request was read from them, or while they were idle, in favour of others.",
 		}, []string{"listener", "reason"}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "secsy_http_panics_total",

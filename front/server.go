@@ -54,6 +54,7 @@ func newServer(l Listener, cfg Config, m *metrics) (*server, error) {
 		MaxHeaderBytes:               l.Limits.HeaderBytes,
 		ErrorLog:                     slog.NewLogLogger(quietHandler{s.log.Handler()}, slog.LevelDebug),
 		ConnContext:                  connContext,
+		ConnState:                    watch,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: l.Limits.Streams,
 			SendPingTimeout:      30 * time.Second,
@@ -87,11 +88,11 @@ func tlsConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error))
 
 // connContext runs in the accept loop. It asks the kernel, never the client.
 func connContext(ctx context.Context, c net.Conn) context.Context {
-	counted, ok := c.(*conn)
-	if !ok {
+	ours := counted(c)
+	if ours == nil {
 		return ctx
 	}
-	local, ok := counted.raw.(*net.UnixConn)
+	local, ok := ours.raw.(*net.UnixConn)
 	if !ok {
 		return ctx
 	}
@@ -109,7 +110,13 @@ func (s *server) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.ln = &boundListener{
+	s.ln = s.bound(ln)
+	return nil
+}
+
+// bound keeps what ln accepts within the limits.
+func (s *server) bound(ln net.Listener) *boundListener {
+	return &boundListener{
 		Listener:  ln,
 		plain:     s.cfg.Certificate == nil,
 		max:       s.cfg.Limits.Connections,
@@ -118,9 +125,9 @@ func (s *server) listen(ctx context.Context) error {
 		hops:      s.cfg.Hops,
 		proxyWait: s.cfg.Limits.Proxy,
 		metrics:   s.metrics,
-		clients:   map[netip.Addr]int{},
+		silent:    newSilent(laneAll),
+		clients:   map[netip.Addr]*client{},
 	}
-	return nil
 }
 
 // serve returns nil once the server was shut down or closed.
