@@ -246,10 +246,10 @@ type RateLimit struct {
 	Concurrency Concurrency `yaml:"concurrency"`
 
 	// How much may be had in a longer time. Off by default.
-	Quotas Quotas `yaml:"quotas"`
+	Quotas Quotas `yaml:"quotas" reload:"restart"`
 
 	// Patience with accounts that ask for what is not theirs.
-	RefusalBudget RefusalBudget `yaml:"refusal_budget"`
+	RefusalBudget RefusalBudget `yaml:"refusal_budget" reload:"restart"`
 }
 
 // A Bucket refills at a rate and holds a burst.
