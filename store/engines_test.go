@@ -27,6 +27,7 @@ func TestEngines(t *testing.T) {
 		{"ca", storetest.CA},
 		{"acme", storetest.ACME},
 		{"status", storetest.Status},
+		{"admission", storetest.Admission},
 	}
 	for _, engine := range engines {
 		for _, suite := range suites {
