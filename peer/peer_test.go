@@ -13,12 +13,35 @@ import (
 
 func TestACallerTravelsInTheContext(t *testing.T) {
 	t.Parallel()
-	want := peer.Peer{Addr: netip.MustParseAddr("192.0.2.1"), Conn: netip.MustParseAddr("10.0.0.1"), RequestID: "id"}
+	want := peer.Peer{Addr: netip.MustParseAddr("192.0.2.1"), Conn: netip.MustParseAddr("10.0.0.1"), RequestID: "id", Endpoint: "acme"}
 	if got := peer.From(peer.With(t.Context(), want)); got != want {
 		t.Errorf("From = %+v, want %+v", got, want)
 	}
 	if got := peer.From(t.Context()); got != (peer.Peer{}) {
 		t.Errorf("From without a caller = %+v, want the zero Peer", got)
+	}
+}
+
+// Who a caller is known to be is what somebody has proven, and stays apart from
+// where the request comes from.
+func TestAnIdentityIsOnlyWhatWasProven(t *testing.T) {
+	t.Parallel()
+	ctx := peer.With(t.Context(), peer.Peer{Addr: netip.MustParseAddr("192.0.2.1")})
+	if got := peer.Identity(ctx); got != "" {
+		t.Errorf("Identity of a caller who has proven nothing = %q", got)
+	}
+	proven := peer.WithIdentity(ctx, "acme:account/7")
+	if got := peer.Identity(proven); got != "acme:account/7" {
+		t.Errorf("Identity = %q, want the proven one", got)
+	}
+	if got := peer.Identity(ctx); got != "" {
+		t.Errorf("the context of before has the identity %q", got)
+	}
+	if got := peer.From(proven).Addr.String(); got != "192.0.2.1" {
+		t.Errorf("the caller comes from %s now", got)
+	}
+	if got := peer.Identity(peer.WithIdentity(proven, "est:user/a")); got != "est:user/a" {
+		t.Errorf("Identity = %q, want the last that was proven", got)
 	}
 }
 
