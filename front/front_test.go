@@ -31,6 +31,7 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/front"
 	"github.com/secsy-pki/secsy-pki/peer"
+	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
 // patience is how long a test waits for what should happen at once.
@@ -696,6 +697,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"relative route":     {Name: "x", Address: "127.0.0.1:0", Routes: []front.Route{{Prefix: "a", Class: "a", Handler: some}}},
 		"no handler":         {Name: "x", Address: "127.0.0.1:0", Routes: []front.Route{{Prefix: "/", Class: "a"}}},
 		"free class":         {Name: "x", Address: "127.0.0.1:0", Routes: []front.Route{{Prefix: "/", Class: "A b", Handler: some}}},
+		"limited operator":   {Name: "x", Address: "127.0.0.1:0", Operator: true, Routes: []front.Route{{Prefix: "/", Class: "a", Handler: some, Limit: &ratelimit.Endpoint{}}}},
 		"route twice":        {Name: "x", Address: "127.0.0.1:0", Routes: []front.Route{{Prefix: "/a", Class: "a", Handler: some}, {Prefix: "/a/", Class: "b", Handler: some}}},
 	} {
 		if _, err := front.New(front.Config{Listeners: []front.Listener{l}}); err == nil {

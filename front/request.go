@@ -6,10 +6,10 @@ import (
 	"crypto/tls"
 	"encoding/hex"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -25,6 +25,7 @@ const (
 	maxLogAgent  = 128
 	maxLogStack  = 16 << 10
 	smallBody    = 4 << 10     // an unread rest that is worth reading to keep the connection
+	ordinaryBody = 64 << 10    // one that is worth reading to close it in order
 	unreadPeriod = time.Second // for net/http to read the rest of a refused body
 )
 
@@ -39,8 +40,15 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.inFlight.Add(-1)
 	}()
 
-	route := s.routes.match(r.URL.EscapedPath())
-	caller := s.caller(r)
+	// The limit comes first: what it refuses should cost as little as it can.
+	route := s.routes.match(rawPath(r.URL))
+	conn, client := s.source(r)
+	if d := route.limit.Admit(client); !d.OK {
+		s.refuse(w, r, route, d, start)
+		return
+	}
+
+	caller := peer.Peer{Addr: client, Conn: conn, RequestID: newRequestID(), Endpoint: route.class.name}
 	// Work for an answer that can't be sent any more is waste.
 	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.Limits.Write)
 	defer cancel()
@@ -48,7 +56,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	inner := r.WithContext(ctx)
 	body := newBody(w, r, route.maxBody)
 	inner.Body = body
-	a := &answer{ResponseWriter: w, http1: r.ProtoMajor == 1, body: body}
+	a := &answer{ResponseWriter: w}
+	if r.ProtoMajor == 1 {
+		a.body = body
+	}
 	setHeaders(w.Header(), r, caller.RequestID)
 
 	cut := s.run(route.handler, a, inner)
@@ -66,26 +77,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // is too late for that, and the connection has to be cut.
 func (s *server) run(h http.Handler, a *answer, r *http.Request) (cut bool) {
 	defer func() {
-		p := recover()
-		if p == nil {
-			return
+		if p := recover(); p != nil {
+			cut = s.panicked(p, a, r)
 		}
-		if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-			cut = true
-			return
-		}
-		s.metrics.all.panics.Inc()
-		stack := debug.Stack()
-		s.log.ErrorContext(r.Context(), "handler panicked",
-			"request_id", peer.From(r.Context()).RequestID, "panic", p,
-			"stack", string(stack[:min(len(stack), maxLogStack)]))
-		if a.status != 0 {
-			cut = true
-			return
-		}
-		clear(a.Header())
-		setHeaders(a.Header(), r, peer.From(r.Context()).RequestID)
-		plainAnswer(a, http.StatusInternalServerError, "internal error\n")
 	}()
 	if len(r.RequestURI) > maxURI {
 		plainAnswer(a, http.StatusRequestURITooLong, "request target too long\n")
@@ -95,14 +89,31 @@ func (s *server) run(h http.Handler, a *answer, r *http.Request) (cut bool) {
 	return false
 }
 
-func (s *server) caller(r *http.Request) peer.Peer {
-	p := peer.Peer{RequestID: newRequestID()}
-	// A local socket has no address; its caller has credentials instead.
-	if ap, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-		p.Conn = plain(ap.Addr())
-		p.Addr = s.cfg.Hops.Client(p.Conn, r.Header)
+// panicked accounts for a handler that panicked with p and answers in its place,
+// if that is still possible.
+func (s *server) panicked(p any, a *answer, r *http.Request) (cut bool) {
+	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		return true
 	}
-	return p
+	s.metrics.all.panics.Inc()
+	id, stack := peer.From(r.Context()).RequestID, debug.Stack()
+	s.log.ErrorContext(r.Context(), "handler panicked",
+		"request_id", id, "panic", p, "stack", string(stack[:min(len(stack), maxLogStack)]))
+	if a.status != 0 {
+		return true
+	}
+	clear(a.Header())
+	setHeaders(a.Header(), r, id)
+	plainAnswer(a, http.StatusInternalServerError, "internal error\n")
+	return false
+}
+
+// rawPath is the path as it came over the wire.
+func rawPath(u *url.URL) string {
+	if u.RawPath != "" { // always right: net/http has parsed it from the wire itself
+		return u.RawPath
+	}
+	return u.EscapedPath()
 }
 
 // newRequestID is fresh for each request. One that a client sends is not taken
@@ -118,12 +129,21 @@ func newRequestID() string {
 // page would no longer fetch CRLs and OCSP answers over the plain HTTP that they
 // must be served on.
 func setHeaders(h http.Header, r *http.Request, requestID string) {
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Request-Id", requestID)
-	// RFC 9112 §6.1: where a length came beside the chunks, which net/http no
-	// longer says, what follows may be smuggled and must not be read.
-	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
-		h.Set("Connection", "close")
+	h["X-Content-Type-Options"] = nosniffValue
+	if requestID != "" {
+		h["X-Request-Id"] = []string{requestID}
+	}
+	closeIfFaulty(h, r)
+}
+
+// closeIfFaulty ends a connection with a request that others may see end
+// elsewhere: what follows may be smuggled and must not be read. RFC 9112 §6.1
+// asks for that where a length came beside chunks, and where chunks came in
+// HTTP/1.0. net/http no longer says which of them came, so chunks are enough,
+// and HTTP/1.0 is.
+func closeIfFaulty(h http.Header, r *http.Request) {
+	if r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0) {
+		h["Connection"] = closeValue
 	}
 }
 
@@ -137,7 +157,7 @@ func (s *server) logAccess(ctx context.Context, r *http.Request, rt *route, c pe
 		slog.String("listener", s.cfg.Name),
 		slog.String("class", rt.class.name),
 		slog.String("method", printable(r.Method, 16)),
-		slog.String("path", printable(r.URL.EscapedPath(), maxLogPath)), // never the query: secrets end up there
+		slog.String("path", printable(rawPath(r.URL), maxLogPath)), // never the query: secrets end up there
 		slog.Int("status", a.code()),
 		slog.Int64("bytes", a.bytes),
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
@@ -184,9 +204,8 @@ func printable(s string, limit int) string {
 // answer remembers what was answered.
 type answer struct {
 	http.ResponseWriter
-	http1  bool
-	body   *body
-	status int // 0: nothing yet
+	body   *body // of a request whose connection depends on its being read; else nil
+	status int   // 0: nothing yet
 	bytes  int64
 }
 
@@ -204,8 +223,8 @@ func (a *answer) code() int {
 func (a *answer) WriteHeader(status int) {
 	if a.status == 0 && status >= 200 {
 		a.status = status
-		if status >= 400 {
-			a.dropBody()
+		if status >= 400 && a.body != nil {
+			leaveBody(a.ResponseWriter, a.body.unread(), time.Now())
 		}
 	}
 	a.ResponseWriter.WriteHeader(status)
@@ -218,53 +237,4 @@ func (a *answer) Write(p []byte) (int, error) {
 	n, err := a.ResponseWriter.Write(p)
 	a.bytes += int64(n)
 	return n, err
-}
-
-// dropBody keeps a refusal cheap. Before it answers, net/http reads what is left
-// of a body, up to 256 KiB and for as long as the client cares to send: a large
-// rest is not waited for, and a small one only shortly.
-func (a *answer) dropBody() {
-	rest := a.body.unread()
-	if rest == 0 || !a.http1 {
-		return
-	}
-	if rest < 0 || rest > smallBody {
-		a.Header().Set("Connection", "close")
-	}
-	_ = http.NewResponseController(a.ResponseWriter).SetReadDeadline(time.Now().Add(unreadPeriod)) // best effort
-}
-
-// body bounds what a handler can read. A length that is announced and too long
-// fails the first read, so nothing of it is read.
-type body struct {
-	io.ReadCloser
-	length  int64 // as announced; -1: not
-	limit   int64
-	read    int64
-	drained bool
-}
-
-func newBody(w http.ResponseWriter, r *http.Request, limit int64) *body {
-	return &body{ReadCloser: http.MaxBytesReader(w, r.Body, limit), length: r.ContentLength, limit: limit}
-}
-
-func (b *body) Read(p []byte) (int, error) {
-	if b.length > b.limit {
-		return 0, &http.MaxBytesError{Limit: b.limit}
-	}
-	n, err := b.ReadCloser.Read(p)
-	b.read += int64(n)
-	b.drained = b.drained || errors.Is(err, io.EOF)
-	return n, err
-}
-
-// unread is how much of the body is left; -1: unknown.
-func (b *body) unread() int64 {
-	switch {
-	case b.drained || b.length == 0:
-		return 0
-	case b.length < 0:
-		return -1
-	}
-	return b.length - b.read
 }

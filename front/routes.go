@@ -23,14 +23,18 @@ type Route struct {
 	MaxBody int64 // bytes of a request body; 0 means the listener's
 
 	// Limit is asked before anything of the request but its line, its headers
-	// and its source has been looked at. Nil: nothing is limited.
+	// and its source has been looked at. What it refuses is counted, and has no
+	// line of its own: the limiter's recorder tells of it. Nil: nothing is
+	// limited, as on all listeners for operators.
 	Limit *ratelimit.Endpoint
 	// Refuse answers a request that Limit refused, in the protocol's own form.
-	// It must be cheap: nothing is read, and nothing needs to be allocated. Nil: plain text.
+	// It must be cheap: nothing is read, and nothing needs to be allocated. Nil:
+	// 429 in plain text.
 	Refuse Refuser
 }
 
-// A Refuser writes the answer to a request that is refused by d, a Retry-After included.
+// A Refuser writes the answer to a request that is refused by d, a Retry-After
+// included. The request has no id and no peer. w must not be kept.
 type Refuser func(w http.ResponseWriter, r *http.Request, d ratelimit.Decision)
 
 var className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}$`)
@@ -43,6 +47,8 @@ type route struct {
 	handler http.Handler
 	maxBody int64
 	class   *classMetrics
+	limit   *ratelimit.Endpoint
+	refuse  Refuser
 }
 
 type table []*route // the longest prefix first
@@ -54,9 +60,18 @@ func newTable(l Listener, m *listenerMetrics) (table, error) {
 		if !strings.HasPrefix(r.Prefix, "/") || r.Handler == nil || !className.MatchString(r.Class) || r.MaxBody < 0 {
 			return nil, fmt.Errorf("route %q needs a prefix that starts with /, a class of lower-case letters and a handler", r.Prefix)
 		}
-		x := &route{prefix: strings.TrimSuffix(r.Prefix, "/"), handler: r.Handler, maxBody: r.MaxBody, class: m.class(r.Class)}
+		if l.Operator && r.Limit != nil {
+			return nil, fmt.Errorf("route %q has a limit: it is during a flood that operators need their listener", r.Prefix)
+		}
+		x := &route{
+			prefix: strings.TrimSuffix(r.Prefix, "/"), handler: r.Handler, maxBody: r.MaxBody, class: m.class(r.Class),
+			limit: r.Limit, refuse: r.Refuse,
+		}
 		if x.maxBody == 0 {
 			x.maxBody = l.Limits.Body
+		}
+		if x.refuse == nil {
+			x.refuse = refusePlain
 		}
 		if slices.ContainsFunc(t, func(o *route) bool { return o.prefix == x.prefix }) {
 			return nil, fmt.Errorf("route %q is given twice", r.Prefix)
