@@ -8,7 +8,7 @@ PKGS = $(shell $(GO) list ./... | grep -v /integration)
 # A number of executions, not a length of time: the same work on every machine.
 FUZZTIME ?= 3000x
 
-.PHONY: run build test check lint race fuzz vuln tidy integration bench bench-store deps clean help
+.PHONY: run build test check lint race fuzz vuln tidy integration bench bench-store bench-admission bench-fairness deps clean help
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -33,6 +33,7 @@ tidy: ## go.mod says exactly what is used
 lint: ## gofumpt, vet, staticcheck and the other linters of .golangci.yml
 	$(LINT) fmt --diff
 	$(LINT) run ./...
+	cd bench && $(GO) vet ./...
 
 race: ## unit tests with the race detector, walls included
 	@echo "go test -race: all rooms"
@@ -47,10 +48,17 @@ vuln: ## known vulnerabilities, where their database can be reached
 integration: build ## the built program against real clients and databases
 	$(GO) test -count=1 -timeout 25m ./integration/...
 
-bench: bench-store ## all benchmarks against the bare limit
+# bench/ is a module of its own: what we are measured against is no part of the program.
+bench: bench-store bench-admission bench-fairness ## all benchmarks, against others and the bare limit
 
 bench-store: ## SQLite: shared commits against one commit each
 	$(GO) run ./store/storetest/storebench -dir .
+
+bench-admission: ## what a refusal costs, beside other limiters and semaphores
+	cd bench && $(GO) run ./admission
+
+bench-fairness: ## whom a flood hurts, before a stub device (about 6 minutes)
+	cd bench && $(GO) run ./fairness
 
 clean: ## what was built
 	rm -rf bin
