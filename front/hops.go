@@ -217,6 +217,9 @@ func cutPair(s string) (name, value, rest string, more, ok bool) {
 
 // unquote takes a quoted-string (RFC 9110 §5.6.4) off the front of s.
 func unquote(s string) (value, rest string, ok bool) {
+	if i := strings.IndexAny(s[1:], `"\`); i >= 0 && s[1+i] == '"' { // no escapes: nothing to rewrite
+		return s[1 : 1+i], s[2+i:], true
+	}
 	var b strings.Builder
 	for i := 1; i < len(s); i++ {
 		switch s[i] {

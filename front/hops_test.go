@@ -79,6 +79,9 @@ func TestTheClientIsTheFirstHopFromTheRightThatIsNotOurs(t *testing.T) {
 		"two fors":               {front.Forwarded, proxy, []string{`for=192.0.2.7;for=192.0.2.8`}, proxy},
 		"bare IPv6 in Forwarded": {front.Forwarded, proxy, []string{`for=2001:db8::7`}, proxy},
 		"IPv4 in brackets":       {front.Forwarded, proxy, []string{`for="[192.0.2.7]"`}, proxy},
+		"nothing quoted":         {front.Forwarded, proxy, []string{`for=192.0.2.7;host="", for="10.0.0.2"`}, "192.0.2.7"},
+		"empty quotes":           {front.Forwarded, proxy, []string{`for=192.0.2.7, for=""`}, proxy},
+		"quote never closed":     {front.Forwarded, proxy, []string{`for=192.0.2.7, for="10.0.0.2`}, proxy},
 		"escapes":                {front.Forwarded, proxy, []string{`for="192\.0.2.\7"`}, "192.0.2.7"},
 		"open quote on the left": {front.Forwarded, proxy, []string{`for="evil, for="[2001:db8::7]"`}, "2001:db8::7"},
 		"quoted list on the left": {

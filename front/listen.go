@@ -260,6 +260,9 @@ func onlyTCP(h *proxyproto.Header) error {
 	if src, _, ok := h.TCPAddrs(); !ok || !socketAddr(src).IsValid() {
 		return errNotTCP
 	}
+	if _, err := h.TLVs(); err != nil { // we need none, but what is cut short may be the address of another
+		return fmt.Errorf("reading what else is in a PROXY header: %w", err)
+	}
 	return nil
 }
 

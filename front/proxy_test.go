@@ -33,6 +33,10 @@ func TestATrustedProxyMustSayWhoItSpeaksFor(t *testing.T) {
 		"v1 unknown": {"PROXY UNKNOWN\r\n", "client=127.0.0.1 conn=127.0.0.1"},
 		"v2":         {v2, "client=192.0.2.8 conn=192.0.2.8"},
 		"v2 local":   {v2Local, "client=127.0.0.1 conn=127.0.0.1"},
+		"v2 and more": {
+			v2Sig + "\x21\x11\x00\x12\xc0\x00\x02\x08\xc0\x00\x02\x01\x12\x67\x01\xbb" + "\x02\x00\x03abc",
+			"client=192.0.2.8 conn=192.0.2.8",
+		},
 	} {
 		if got := say(t, h.address(), c.header+get); !strings.HasSuffix(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -45,13 +49,15 @@ func TestATrustedProxyMustSayWhoItSpeaksFor(t *testing.T) {
 		"v1 host name": "PROXY TCP4 evil.test 192.0.2.1 1 2\r\n",
 		"v2 unix":      v2Unix + strings.Repeat("\x00", 216),
 		"v2 UDP":       v2UDP,
+		"v2 too long":  v2Sig + "\x21\x11\xff\xff\xc0\x00\x02\x08\xc0\x00\x02\x01\x12\x67\x01\xbb" + strings.Repeat("\x04\x00\x00", 21841),
+		"v2 bad more":  v2Sig + "\x21\x11\x00\x12\xc0\x00\x02\x08\xc0\x00\x02\x01\x12\x67\x01\xbb" + "\x02\x00\x04abc",
 		"v2 too short": v2Sig + "\x21\x11\x00\x04\xc0\x00\x02\x08",
 	} {
 		if got := say(t, h.address(), header+get); got != "" {
 			t.Errorf("%s: answered with %q, want a closed connection", name, got)
 		}
 	}
-	for reason, want := range map[string]float64{"proxy_missing": 1, "proxy_malformed": 6} {
+	for reason, want := range map[string]float64{"proxy_missing": 1, "proxy_malformed": 8} {
 		if n := h.metric(t, "secsy_http_connections_refused_total", "reason="+reason); n != want {
 			t.Errorf("%s counted %v times, want %v", reason, n, want)
 		}
