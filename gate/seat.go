@@ -1,0 +1,122 @@
+package gate
+
+import "time"
+
+// A Seat is the right to be at the resource until it is given back. The zero
+// Seat is of no gate. It may be copied: however many copies are given back, the
+// seat is so once.
+type Seat struct {
+	permit *permit
+	turn   uint64
+}
+
+// Release gives the seat back, if that has not been done.
+func (s Seat) Release() { s.giveBack(true) }
+
+// Fail gives back the seat of work that failed: how long that took says nothing
+// about how long work takes.
+func (s Seat) Fail() { s.giveBack(false) }
+
+func (s Seat) giveBack(worked bool) {
+	if s.permit == nil {
+		return
+	}
+	g := s.permit.gate
+	now := g.now()
+	g.mu.Lock()
+	if s.permit.turn != s.turn {
+		g.mu.Unlock()
+		return
+	}
+	g.endLocked(s.permit, now, worked)
+	var told tell
+	g.dispatchLocked(now, &told)
+	g.mu.Unlock()
+	told.wake()
+}
+
+// A permit is what stands behind a seat. It is used again and again; turn says
+// which use of it a Seat is for.
+type permit struct {
+	gate *Gate // never changed
+
+	// Guarded by the gate's mutex.
+	turn  uint64
+	flow  *flow
+	since time.Duration
+	epoch uint64
+}
+
+// seatLocked gives f a seat. There must be one.
+func (g *Gate) seatLocked(f *flow, now time.Duration) Seat {
+	p := g.spare.permit(g)
+	p.flow, p.since, p.epoch = f, now, g.adapt.epoch
+	g.lanes[f.class].seat(f)
+	g.total++
+	g.peaks.inFlight = max(g.peaks.inFlight, g.total)
+	return Seat{p, p.turn}
+}
+
+// endLocked takes the seat back, and learns from it how long work takes.
+func (g *Gate) endLocked(p *permit, now time.Duration, worked bool) {
+	took := max(0, now-p.since)
+	c := p.flow.class
+	average(&g.service, took)
+	average(&g.lanes[c].service, took)
+	if worked && p.epoch == g.adapt.epoch {
+		g.learnLocked(c, took)
+	}
+	g.unseatLocked(p)
+}
+
+// unseatLocked takes back a seat of which there is nothing to learn.
+func (g *Gate) unseatLocked(p *permit) {
+	g.total--
+	g.lanes[p.flow.class].unseat(p.flow, &g.spare)
+	p.turn++
+	p.flow = nil
+	g.spare.keepPermit(p)
+}
+
+// maxSpare is how many of each are kept. More is left to the collector.
+const maxSpare = 64
+
+// spares are permits and flows to be used again, so that a free seat costs no
+// allocation.
+type spares struct {
+	permits []*permit
+	flows   []*flow
+}
+
+func (s *spares) permit(g *Gate) *permit {
+	n := len(s.permits)
+	if n == 0 {
+		return &permit{gate: g}
+	}
+	p := s.permits[n-1]
+	s.permits = s.permits[:n-1]
+	return p
+}
+
+func (s *spares) keepPermit(p *permit) {
+	if len(s.permits) < maxSpare {
+		s.permits = append(s.permits, p)
+	}
+}
+
+func (s *spares) flow() *flow {
+	n := len(s.flows)
+	if n == 0 {
+		return &flow{}
+	}
+	f := s.flows[n-1]
+	s.flows = s.flows[:n-1]
+	return f
+}
+
+func (s *spares) keepFlow(f *flow) {
+	if len(s.flows) < maxSpare {
+		*f = flow{}
+		s.flows = append(s.flows, f)
+	}
+}
