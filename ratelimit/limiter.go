@@ -1,45 +1,103 @@
 package ratelimit
 
-import "net/netip"
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
 
 // A Limiter holds the buckets of all tiers. It is safe for concurrent use, and
-// its memory is fixed.
-type Limiter struct{}
+// its memory is fixed. A nil Limiter limits nothing.
+type Limiter struct {
+	clock    func() int64
+	hasher   hasher
+	maxKeys  int
+	recorder *Recorder
+
+	settings atomic.Pointer[settings] // in force
+
+	mu        sync.Mutex // held while the settings are changed
+	policy    *policy    // that the settings were made of
+	endpoints []*Endpoint
+}
 
 // New returns a Limiter, or says what is wrong with cfg.
-func New(cfg Config) (*Limiter, error) { return &Limiter{}, nil }
+func New(cfg Config) (*Limiter, error) {
+	p, err := newPolicy(cfg)
+	if err != nil {
+		return nil, err
+	}
+	l := &Limiter{
+		clock:    cfg.Now,
+		hasher:   newHasher(),
+		maxKeys:  cfg.MaxKeys,
+		recorder: cfg.Recorder,
+		policy:   p,
+	}
+	if l.clock == nil {
+		start := time.Now()
+		l.clock = func() int64 { return int64(time.Since(start)) } // monotonic: nobody can set it
+	}
+	if l.maxKeys == 0 {
+		l.maxKeys = defaultMaxKeys
+	}
+	l.settings.Store(p.follow(nil, l.clock(), l.maxKeys, nil))
+	return l, nil
+}
 
-// Reconfigure puts cfg into force for all requests from now on. What was spent
-// stays spent, in tokens: a limit that is raised acts at once.
-func (l *Limiter) Reconfigure(cfg Config) error { return nil }
-
-// An Endpoint is one class of endpoints: what its requests cost and how many of
-// them were admitted and refused. A nil Endpoint admits everything.
-type Endpoint struct{}
+// Reconfigure puts cfg into force for all requests from now on, or says what is
+// wrong with it and changes nothing. What was spent stays spent, in tokens: a
+// limit that is raised acts at once, and what a smaller bucket can't owe is
+// forgiven. Nobody waits meanwhile. Of cfg, MaxKeys, Recorder and Now are those
+// of the beginning.
+func (l *Limiter) Reconfigure(cfg Config) error {
+	p, err := newPolicy(cfg)
+	if err != nil || l == nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	names := make([]string, len(l.endpoints))
+	for i, e := range l.endpoints {
+		names[i] = e.name
+	}
+	prev := l.settings.Load()
+	next := p.follow(prev, l.clock(), l.maxKeys, names)
+	next.bequeath(prev)
+	l.policy = p
+	l.settings.Store(next)
+	next.takeOver()
+	return nil
+}
 
 // Endpoint makes the class of that name. It is for building the program, once
-// for each name; a nil Limiter has nil Endpoints.
+// for each name, and returns what is there if it is called again; a nil Limiter
+// has nil Endpoints.
 func (l *Limiter) Endpoint(name string, o EndpointOptions) *Endpoint {
 	if l == nil {
 		return nil
 	}
-	return &Endpoint{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.endpoints {
+		if e.name == name {
+			return e
+		}
+	}
+	if len(l.endpoints) > math.MaxUint16 {
+		panic("ratelimit: the classes of endpoints are to be few")
+	}
+	if o.Cost <= 0 {
+		o.Cost = Token
+	}
+	e := &Endpoint{limiter: l, name: name, index: len(l.endpoints), options: o}
+	l.endpoints = append(l.endpoints, e)
+	// The same generation: nothing of what was there changes.
+	next := *l.settings.Load()
+	next.addEndpoint(l.policy.endpoints[name])
+	next.makeTables(l.maxKeys)
+	l.settings.Store(&next)
+	e.watch()
+	return e
 }
-
-// Admit charges a request to its source and to all that it shares: all of them,
-// or none. It needs no more than the address, and allocates nothing.
-func (e *Endpoint) Admit(source netip.Addr) Decision { return Decision{OK: true} }
-
-// Claimed charges a request to its source together with the account that it
-// says to be from, before that is proven. It can't hurt the account.
-func (e *Endpoint) Claimed(source netip.Addr, account string) Decision { return Decision{OK: true} }
-
-// Proven charges a request to the account whose proof held.
-func (e *Endpoint) Proven(account string) Decision { return Decision{OK: true} }
-
-// Charge is Admit for work that turns out to cost more than was charged.
-func (e *Endpoint) Charge(source netip.Addr, cost Cost) Decision { return Decision{OK: true} }
-
-// FailedProof charges a request whose proof did not hold to its source, beyond
-// what it has paid. It refuses nothing; the next ones are.
-func (e *Endpoint) FailedProof(source netip.Addr) {}

@@ -39,7 +39,7 @@ func (t Tier) String() string {
 }
 
 // A Bucket refills at Rate tokens a second and holds Burst. It is inert when
-// either is 0.
+// either is 0. The time that a token takes is rounded up to a nanosecond.
 type Bucket struct {
 	Rate   float64
 	Burst  int
@@ -53,10 +53,10 @@ func (b Bucket) Active() bool { return b.Rate > 0 && b.Burst > 0 }
 // its tier. Exactly one of Source and Account is set. Of several sources the
 // longest prefix counts.
 type Override struct {
-	Source  netip.Prefix // its PerIP bucket, one for each address within
+	Source  netip.Prefix // its PerIP bucket, one for each IPv4 address or IPv6 /64 within; a longer prefix has one
 	Account string       // its PerAccount bucket
-	Bucket  Bucket
-	Exempt  bool // no limit in this tier, nor in PerPrefix; Global holds all the same
+	Bucket  Bucket       // PerPrefix has PrefixFactor times as much; EndpointIP is not changed by it
+	Exempt  bool         // no limit of this source or account; Global and EndpointAll hold all the same
 }
 
 // EndpointLimit are the optional tiers of one class of endpoints.
@@ -66,7 +66,7 @@ type EndpointLimit struct {
 }
 
 // A Config says what the tiers are. All of it can be changed while requests are
-// answered, except MaxKeys.
+// answered, except MaxKeys, Recorder and Now.
 type Config struct {
 	Global     Bucket
 	PerIP      Bucket
@@ -74,11 +74,17 @@ type Config struct {
 	// PrefixFactor is how many times PerIP an IPv6 /48 has; 0 means 4.
 	PrefixFactor int
 	NAT64        []netip.Prefix // addresses within stand for the IPv4 address in their last 32 bits
-	MaxKeys      int            // of each table; 0 means 100,000
+	MaxKeys      int            // of each tier that has keys, about 18 bytes each; rounded up; 0 means 100,000
 	Endpoints    map[string]EndpointLimit
 	Overrides    []Override
-	Shadow       bool      // of all tiers
-	Recorder     *Recorder // told of refusals; may be nil. Reconfigure leaves it
+	// Shadow lets no tier refuse anything: what each would refuse is counted,
+	// and not taken from it. So it is with one Bucket that says Shadow.
+	Shadow bool
+	// Jitter makes a RetryAfter of more than ten seconds up to a tenth longer, so
+	// that not all come back at once. It is the same for a source every time.
+	Jitter   bool
+	Recorder *Recorder    // told of refusals; may be nil
+	Now      func() int64 // nanoseconds on a clock that nobody can set; nil: since New
 }
 
 // A Decision is the answer to one request.
