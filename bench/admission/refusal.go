@@ -188,7 +188,7 @@ type wire struct {
 // one spends on them.
 func (x *wire) round(ctx context.Context, address string, n int) error {
 	if x.admitted {
-		n = max(n/5, 1) // they cost more
+		n = max(n/20, 1) // they cost more
 	}
 	orders := errand{
 		Address: address, Base: x.site.base, Kid: x.site.base + "/acme/account/" + account,
