@@ -12,7 +12,7 @@ import (
 
 // A name that is proven shares with nobody; without one, it is the network that
 // one customer has, so that an IPv6 host does not have 2^64 shares of a device.
-func TestAFlowIsTheProvenIdentityElseTheNetworkElseNobody(t *testing.T) {
+func TestAFlowIsTheProvenIdentityElseTheNetworkElseTheKey(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ addr, identity, want string }{
 		{"192.0.2.7", "acme:account/7", "acme:account/7"},
@@ -22,7 +22,7 @@ func TestAFlowIsTheProvenIdentityElseTheNetworkElseNobody(t *testing.T) {
 		{"2001:db8:1:2:ffff:4:5:6", "", "2001:db8:1:2::/64"},
 		{"2001:db8:1:3::6", "", "2001:db8:1:3::/64"},
 		{"fe80::1%eth0", "", "fe80::/64"},
-		{"", "", ""},
+		{"", "", "key:ca"},
 		{"", "est:user", "est:user"},
 	} {
 		var p peer.Peer
@@ -33,11 +33,11 @@ func TestAFlowIsTheProvenIdentityElseTheNetworkElseNobody(t *testing.T) {
 		if c.identity != "" {
 			ctx = peer.WithIdentity(ctx, c.identity)
 		}
-		if got := flowOf(ctx); got != c.want {
+		if got := flowOf(ctx, "ca"); got != c.want {
 			t.Errorf("%q as %q: flow %q, want %q", c.addr, c.identity, got, c.want)
 		}
 	}
-	if got := flowOf(context.Background()); got != "" {
+	if got := flowOf(context.Background(), "ca"); got != "key:ca" {
 		t.Errorf("nobody's flow is %q", got)
 	}
 }

@@ -74,7 +74,7 @@ func (s store) Key(ctx context.Context, label string) (keys.Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.guard.wrap(k), nil
+	return s.guard.wrap(k, label), nil
 }
 
 type generator struct {
@@ -85,20 +85,19 @@ type generator struct {
 // Generate implements keys.Generator. Keys are made for the program itself, and
 // seldom: without them there is no status at all, so they go with it.
 func (s generator) Generate(ctx context.Context, label string, alg keys.Algorithm) (keys.Key, error) {
-	leave, err := s.guard.enter(ctx, gate.Status)
+	var k keys.Key
+	err := s.guard.do(ctx, gate.Status, label, func() (err error) {
+		k, err = s.maker.Generate(ctx, label, alg)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
-	k, err := s.maker.Generate(ctx, label, alg)
-	if err != nil {
-		return nil, err
-	}
-	return s.guard.wrap(k), nil
+	return s.guard.wrap(k, label), nil
 }
 
-func (g *Guard) wrap(k keys.Key) keys.Key {
-	guarded := key{Key: k, guard: g}
+func (g *Guard) wrap(k keys.Key, label string) keys.Key {
+	guarded := key{Key: k, guard: g, label: label}
 	if d, ok := k.(keys.Decrypter); ok {
 		return decrypter{key: guarded, inner: d}
 	}
@@ -108,18 +107,17 @@ func (g *Guard) wrap(k keys.Key) keys.Key {
 type key struct {
 	keys.Key
 	guard *Guard
+	label string
 }
 
 // Sign implements keys.Key.
 func (k key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
-	c := classOf(ctx)
-	leave, err := k.guard.enter(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	defer leave() // also when the call panics
-	defer k.guard.calls[c].since(time.Now())
-	return k.Key.Sign(ctx, digest, opts)
+	var sig []byte
+	err := k.guard.do(ctx, classOf(ctx), k.label, func() (err error) {
+		sig, err = k.Key.Sign(ctx, digest, opts)
+		return err
+	})
+	return sig, err
 }
 
 type decrypter struct {
@@ -129,28 +127,43 @@ type decrypter struct {
 
 // Decrypt implements keys.Decrypter.
 func (k decrypter) Decrypt(ctx context.Context, ciphertext []byte, opts crypto.DecrypterOpts) ([]byte, error) {
-	c := classOf(ctx)
-	leave, err := k.guard.enter(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	defer k.guard.calls[c].since(time.Now())
-	return k.inner.Decrypt(ctx, ciphertext, opts)
+	var plain []byte
+	err := k.guard.do(ctx, classOf(ctx), k.label, func() (err error) {
+		plain, err = k.inner.Decrypt(ctx, ciphertext, opts)
+		return err
+	})
+	return plain, err
 }
 
-// enter takes a seat, or says in the words of package keys why there is none.
-func (g *Guard) enter(ctx context.Context, c gate.Class) (leave func(), err error) {
-	leave, err = g.gate.Acquire(ctx, c, flowOf(ctx))
-	if err == nil {
-		return leave, nil
+// do has the device do something once there is a seat for it, with the key of
+// that label.
+func (g *Guard) do(ctx context.Context, c gate.Class, label string, call func() error) error {
+	seat, err := g.gate.AcquireSeat(ctx, c, flowOf(ctx, label))
+	if err != nil {
+		return g.turnedAway(ctx, err)
 	}
+	worked, began := false, time.Now()
+	defer func() { // also when the call panics
+		g.calls[c].observe(time.Since(began))
+		if worked {
+			seat.Release()
+		} else {
+			seat.Fail()
+		}
+	}()
+	err = call()
+	worked = err == nil
+	return err
+}
+
+// turnedAway says in the words of package keys why there is no seat.
+func (g *Guard) turnedAway(ctx context.Context, err error) error {
 	refused, ok := errors.AsType[*gate.Refused](err)
 	if !ok {
-		return nil, fmt.Errorf("taking a seat at the device: %w", err)
+		return fmt.Errorf("taking a seat at the device: %w", err)
 	}
 	g.reject(ctx, refused.Reason)
-	return nil, &keys.BusyError{Reason: refused.Reason.String(), RetryAfter: max(refused.RetryAfter, time.Second), Err: refused.Err}
+	return &keys.BusyError{Reason: refused.Reason.String(), RetryAfter: max(refused.RetryAfter, time.Second), Err: refused.Err}
 }
 
 func (g *Guard) reject(ctx context.Context, why gate.Reason) {
@@ -184,14 +197,15 @@ func classOf(ctx context.Context) gate.Class {
 }
 
 // flowOf is who shares with others what the gate gives to a class: a proven
-// identity, else the network that one customer has, else nobody in particular.
-func flowOf(ctx context.Context) string {
+// identity, else the network that one customer has, else the key that the
+// program itself is at work with.
+func flowOf(ctx context.Context, label string) string {
 	if id := peer.Identity(ctx); id != "" {
 		return id
 	}
 	addr := peer.From(ctx).Addr.Unmap()
 	if !addr.IsValid() {
-		return ""
+		return "key:" + label
 	}
 	bits := 64
 	if addr.Is4() {

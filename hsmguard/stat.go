@@ -69,8 +69,7 @@ type histogram struct {
 	sum     atomic.Int64
 }
 
-func (h *histogram) since(began time.Time) {
-	d := time.Since(began)
+func (h *histogram) observe(d time.Duration) {
 	i := 0
 	for i < len(bounds) && d > bounds[i] {
 		i++
