@@ -83,13 +83,14 @@ func (s *Server) Routes() []Route {
 	return out
 }
 
-// Terms are what a signed request is admitted on.
+// terms are what a signed request is admitted on.
 type terms struct {
 	class  *class
 	exempt bool // no limit of its account or of its claim to be from it
 	budget bool // the refusal budget holds
-	// hold keeps the no of the account's limits in the request, for a handler
-	// that may yet overrule it.
+	// hold keeps the no of the account's limits, and of its claim, in the
+	// request, for a handler that may yet overrule it. Who forges such a
+	// request pays for the proof that fails.
 	hold bool
 	gate *gate.Gate // for the work of reading and verifying; nil: no turns
 }
@@ -112,7 +113,11 @@ func (s *Server) claimed(r *http.Request, t terms, account string) error {
 // failedProof charges a proof that did not hold to its source: verifying is
 // the most that a stranger can make us do.
 func (s *Server) failedProof(r *http.Request, t terms) {
-	t.class.limit.FailedProof(peer.From(r.Context()).Addr)
+	c := t.class
+	if t.exempt {
+		c = s.classes.steps // an exempt class charges nobody, and forgers have to pay here, too
+	}
+	c.limit.FailedProof(peer.From(r.Context()).Addr)
 }
 
 // proven charges a request to its account, whose signature held and whose nonce
@@ -153,16 +158,8 @@ func (s *Server) notTheirs(ctx context.Context, req request) error {
 	if req.held != nil {
 		return req.held
 	}
-	s.countRefusal(ctx, req.account)
+	s.cfg.Budget.Refused(ctx, actor(req.account.ID))
 	return notHere()
-}
-
-// countRefusal has an account wait longer, even if it hangs up meanwhile.
-func (s *Server) countRefusal(ctx context.Context, a Account) {
-	const most = 5 * time.Second
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
-	defer cancel()
-	s.cfg.Budget.Refused(ctx, actor(a.ID))
 }
 
 // checkQuota refuses an order that is larger than the quota ever holds, which
@@ -225,6 +222,9 @@ func (t terms) compute(r *http.Request, f func() error) error {
 
 // sourceName names what one party commonly has of addresses.
 func sourceName(a netip.Addr) string {
+	if !a.IsValid() {
+		return "" // on a socket of this machine
+	}
 	a = a.Unmap().WithZone("")
 	if !a.Is6() {
 		return a.String()

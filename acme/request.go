@@ -143,8 +143,9 @@ func (s *Server) verifyByAccount(r *http.Request, m *message, t terms) (request,
 		s.failedProof(r, t)
 		return request{}, noAccount()
 	}
-	if err := s.claimed(r, t, id); err != nil {
-		return request{}, err
+	held := s.claimed(r, t, id)
+	if held != nil && !t.hold {
+		return request{}, held
 	}
 	a, err := s.store.Account(r.Context(), id)
 	if isNotFound(err) {
@@ -167,8 +168,9 @@ func (s *Server) verifyByAccount(r *http.Request, m *message, t terms) (request,
 		if !t.hold {
 			return request{}, err
 		}
-		req.held = err
+		held = err
 	}
+	req.held = held
 	return req, mustBeValid(a)
 }
 

@@ -104,7 +104,7 @@ func (s *Server) mayRevoke(r *http.Request, req request, cert *x509.Certificate,
 		return ca.Revocation{}, err
 	}
 	if !ours || !holds {
-		s.countRefusal(r.Context(), req.account)
+		s.cfg.Budget.Refused(r.Context(), actor(req.account.ID))
 		return ca.Revocation{}, notYours()
 	}
 	if reason == ca.KeyCompromise {

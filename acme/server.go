@@ -146,6 +146,9 @@ func (c *Config) check() error {
 	case c.Store == nil || c.CA == nil || c.Validator == nil || c.Logger == nil:
 		return errors.New("acme: Store, CA, Validator and Logger are needed")
 	}
+	if err := c.OrderQuota.Validate(); err != nil {
+		return fmt.Errorf("acme: the quota of identifiers: %w", err)
+	}
 	for _, t := range c.Challenges {
 		if t != HTTP01 && t != DNS01 {
 			return fmt.Errorf("acme: unknown challenge type %q", t)

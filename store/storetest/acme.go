@@ -34,6 +34,7 @@ func ACME(t *testing.T, open func(t *testing.T) *store.DB) {
 		"OrderThatFailsCostsNoQuota":           acmeQuotaUndone,
 		"OrdersAtOnceKeepToTheQuota":           acmeQuotaAtOnce,
 		"SweepForgetsOnlyPaidQuotas":           acmeQuotaSweep,
+		"SweepTakesNoDebitThatIsJustMade":      acmeQuotaSweepRace,
 		"LastValidAuthorizationMakesReady":     acmeLastAuthorization,
 		"AuthorizationsAtOnceMakeReady":        acmeAuthorizationsAtOnce,
 		"OneFailedAuthorizationEndsTheOrder":   acmeFailedAuthorization,
@@ -447,6 +448,33 @@ func acmeQuotaSweep(t *testing.T, w acmeWorld) {
 	}))
 	if !slices.Equal(left, []string{"owes"}) {
 		t.Errorf("rows left are of %q", left)
+	}
+}
+
+func acmeQuotaSweepRace(t *testing.T, w acmeWorld) {
+	const accounts = 12
+	later := 10 * time.Minute
+	for i := range accounts {
+		_, err := w.spend(t, fmt.Sprint("acct", i), 1, 0, acmeTen)
+		must(t, err)
+	}
+	var wg sync.WaitGroup
+	for i := range accounts {
+		wg.Go(func() {
+			if _, err := w.spend(t, fmt.Sprint("acct", i), acmeTen.Quota.Limit, later, acmeTen); err != nil {
+				t.Errorf("order: %v", err)
+			}
+		})
+		wg.Go(func() {
+			if _, err := w.Sweep(t.Context(), acme.Sweep{Now: acmeNow.Add(later), Limit: accounts}); err != nil {
+				t.Errorf("sweep: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	for i := range accounts {
+		o, err := w.spend(t, fmt.Sprint("acct", i), 1, later, acmeTen)
+		w.wantQuota(t, o, err, time.Minute)
 	}
 }
 
