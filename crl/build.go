@@ -83,7 +83,7 @@ func (s *Server) make(ctx context.Context, sh *shelf, number Number, scheduled b
 		Issuer: sh.issuer.ID, Number: number, Entries: len(entries), Count: head.Count,
 		ThisUpdate: this, NextUpdate: this.Add(s.cfg.Validity),
 	}
-	c.DER, err = sign(ctx, sh.issuer, draft{number: number, thisUpdate: this, nextUpdate: c.NextUpdate, entries: entries})
+	c.DER, err = sign(keys.WithPurpose(ctx, purposeOf(head)), sh.issuer, draft{number: number, thisUpdate: this, nextUpdate: c.NextUpdate, entries: entries})
 	if err != nil {
 		return CRL{}, err
 	}
@@ -92,6 +92,15 @@ func (s *Server) make(ctx context.Context, sh *shelf, number Number, scheduled b
 		return CRL{}, fmt.Errorf("publishing CRL %d: %w", number, err)
 	}
 	return c, nil
+}
+
+// purposeOf says how urgent a CRL is: that it is due can wait for a moment, what
+// was revoked since the one before cannot.
+func purposeOf(h Head) keys.Purpose {
+	if h.Count != h.Covered {
+		return keys.ForRevocation
+	}
+	return keys.ForStatus
 }
 
 // release lets others build at once. If it cannot, they wait for the lease's end.

@@ -21,7 +21,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) (*metrics, error) {
 		shelves: s,
 		builds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "secsy_crl_builds_total",
-			Help: "CRLs that were to be built here, by outcome; error counts failures to see whether one is due, too.",
+			Help: "CRLs that were to be built here, by outcome; busy says that the device had no time, error counts failures to see whether one is due, too.",
 		}, []string{"issuer", "outcome"}),
 		number:     prometheus.NewDesc("secsy_crl_number", "Number of the CRL being served.", issuer, nil),
 		nextUpdate: prometheus.NewDesc("secsy_crl_next_update_seconds", "nextUpdate of the CRL being served, in seconds since 1970.", issuer, nil),

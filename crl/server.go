@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/keys"
+	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
 // A Config says whose CRLs to build, and when.
@@ -26,6 +28,8 @@ type Config struct {
 	BuildTimeout    time.Duration // the longest that building one CRL may take; 0 means 5 minutes
 	MaxAge          time.Duration // the longest an HTTP cache may keep a CRL; 0 means 1 hour
 
+	Limiter *ratelimit.Limiter // nil: no source is limited
+
 	Logger     *slog.Logger          // nil: discarded
 	Registerer prometheus.Registerer // nil: no metrics
 	Now        func() time.Time      // nil: time.Now
@@ -39,6 +43,8 @@ const (
 	keep = 8
 	// heldRetry is the pause while another replica builds.
 	heldRetry = time.Second
+	// busyRetry is the pause after a device had no time, doubled each time up to Poll.
+	busyRetry = time.Second
 	// releaseTimeout bounds giving back a lease.
 	releaseTimeout = 5 * time.Second
 )
@@ -87,6 +93,7 @@ func (c Config) withDefaults() (Config, error) {
 type Server struct {
 	cfg     Config
 	shelves map[ca.IssuerID]*shelf
+	limit   *ratelimit.Endpoint
 	metrics *metrics
 }
 
@@ -114,7 +121,10 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, shelves: make(map[ca.IssuerID]*shelf)}
+	s := &Server{
+		cfg: cfg, shelves: make(map[ca.IssuerID]*shelf),
+		limit: cfg.Limiter.Endpoint("crl", ratelimit.EndpointOptions{Cost: fileCost}),
+	}
 	for _, is := range cfg.Issuers {
 		if s.shelves[is.ID] != nil {
 			return nil, fmt.Errorf("crl: issuer %s is there twice", is.ID)
@@ -202,14 +212,40 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func (s *Server) keepCurrent(ctx context.Context, sh *shelf) {
+	busy := 0 // in a row
 	for {
 		wait, err := s.update(ctx, sh)
-		if outcome(err) == "error" && ctx.Err() == nil {
-			s.cfg.Logger.ErrorContext(ctx, "updating a CRL", "issuer", string(sh.issuer.ID), "error", err)
+		if outcome(err) == "busy" {
+			wait = s.busyWait(busy, err)
+			busy++
+		} else {
+			busy = 0
+		}
+		if err != nil && ctx.Err() == nil {
+			s.tell(ctx, sh, err)
 		}
 		if !s.await(ctx, sh, wait) {
 			return
 		}
+	}
+}
+
+// busyWait is the pause after the device was busy so many times before: short at
+// first, since a device that is busy is at work and will be free again.
+func (s *Server) busyWait(before int, err error) time.Duration {
+	wait := busyRetry << min(before, 16)
+	if b, ok := errors.AsType[*keys.BusyError](err); ok {
+		wait = max(wait, b.RetryAfter)
+	}
+	return min(wait, s.cfg.Poll)
+}
+
+func (s *Server) tell(ctx context.Context, sh *shelf, err error) {
+	switch outcome(err) {
+	case "busy":
+		s.cfg.Logger.WarnContext(ctx, "updating a CRL waits for the signing device", "issuer", string(sh.issuer.ID), "error", err)
+	case "error":
+		s.cfg.Logger.ErrorContext(ctx, "updating a CRL", "issuer", string(sh.issuer.ID), "error", err)
 	}
 }
 
@@ -268,6 +304,8 @@ func outcome(err error) string {
 		return "ok"
 	case errors.Is(err, ErrHeld), errors.Is(err, ErrSuperseded):
 		return "held"
+	case errors.Is(err, keys.ErrBusy):
+		return "busy"
 	default:
 		return "error"
 	}
