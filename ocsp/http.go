@@ -178,9 +178,22 @@ func matches(list, etag string) bool {
 	return false
 }
 
+// busyRetry is when to come back to a busy device that doesn't say.
+const busyRetry = 2 * time.Second
+
 // refuse turns an error into its answer. To clients anything but 200 is a
-// network failure, so OCSP's own refusals are 200, and never kept.
+// network failure, so OCSP's own refusals are 200, and never kept. Only what
+// would be answered a little later has HTTP's own word, which says when.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if over, ok := errors.AsType[*limited](err); ok {
+		s.Refuse(w, r, over.Decision)
+		return
+	}
+	if errors.Is(err, keys.ErrBusy) {
+		s.count(tryLater.String())
+		tellLater(w, http.StatusServiceUnavailable, wholeSeconds(retryAfter(err)))
+		return
+	}
 	code, status := http.StatusOK, internalError
 	switch known, ok := errors.AsType[responseStatus](err); {
 	case errors.Is(err, errMethod):
@@ -190,8 +203,6 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		code, status = http.StatusUnsupportedMediaType, malformedRequest
 	case ok:
 		status = known
-	case errors.Is(err, keys.ErrBusy):
-		status = tryLater
 	case errors.Is(err, context.DeadlineExceeded):
 		status = tryLater
 		s.faults.report(r.Context(), "waiting for the store or a signature", err)
@@ -204,6 +215,17 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	h.Set("Cache-Control", "no-store")
 	write(w, code, status.der())
 }
+
+// retryAfter is when to come back to a device that err calls busy.
+func retryAfter(err error) time.Duration {
+	if busy, ok := errors.AsType[*keys.BusyError](err); ok {
+		return busy.RetryAfter
+	}
+	return busyRetry
+}
+
+// wholeSeconds rounds up.
+func wholeSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 func (s *Server) count(result string) { s.metrics.answers.WithLabelValues(result).Inc() }
 

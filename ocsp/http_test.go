@@ -253,7 +253,7 @@ func TestFaultsOfOursSayNothingToStrangers(t *testing.T) {
 	s := w.server(nil)
 	q := w.query(0, w.leaf(0, 5, Status{State: ca.Issued}), crypto.SHA1)
 	w.keys.Fail(keys.ErrBusy)
-	refused(t, doPost(s, q, requestType), tryLater)
+	later(t, doPost(s, q, requestType), http.StatusServiceUnavailable, "2")
 	w.keys.Fail(errors.New("device on fire"))
 	refused(t, doPost(s, q, requestType), internalError)
 	w.keys.Fail(nil)

@@ -8,6 +8,7 @@ import (
 
 type metrics struct {
 	answers    *prometheus.CounterVec // by result
+	limited    prometheus.Counter     // one of answers, at hand for floods
 	signatures *prometheus.CounterVec // by outcome
 	renewals   *prometheus.CounterVec // by issuer and outcome
 	notAfter   *prometheus.GaugeVec   // by issuer
@@ -32,6 +33,7 @@ func newMetrics(reg prometheus.Registerer, c *cache) (*metrics, error) {
 			Help: "When the delegated responder's certificate ends, in seconds since 1970.",
 		}, []string{"issuer"}),
 	}
+	m.limited = m.answers.WithLabelValues("rate_limited")
 	if reg == nil {
 		return m, nil
 	}

@@ -18,6 +18,8 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/keys"
+	"github.com/secsy-pki/secsy-pki/peer"
+	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
 // KeyStore finds responder keys and makes the missing ones.
@@ -33,7 +35,9 @@ type Config struct {
 	Responders Responders
 	CA         Issuer    // issues the responders' certificates
 	Ledger     ca.Ledger // records them
-	Keys       KeyStore
+	// Keys are behind a guard, which bounds how much is signed at a time.
+	Keys    KeyStore
+	Limiter *ratelimit.Limiter // nil: no source is limited
 
 	Path          string         // where the handler is mounted; "" means "/ocsp"
 	KeyAlgorithm  keys.Algorithm // of responder keys yet to be made; "" means ECDSA P-256
@@ -42,8 +46,7 @@ type Config struct {
 	MaxAge        time.Duration  // the longest an HTTP cache may keep an answer; 0 means 1 hour
 	CacheSize     int            // responses kept in memory, twice as many at most; 0 means 20,000
 	ReadTimeout   time.Duration  // the longest wait for the store; 0 means 5 seconds
-	SignTimeout   time.Duration  // the longest wait for a signature; 0 means 10 seconds
-	MaxSigning    int            // signatures at once, of shared answers and of single ones each; 0 means 32
+	SignTimeout   time.Duration  // the longest that signing for one request may take; 0 means 10 seconds
 	IgnoreNonce   bool           // answer without nonce, as RFC 9919 §3.2.1 allows
 
 	Logger     *slog.Logger          // nil: discarded
@@ -60,6 +63,8 @@ const (
 	// retryRefresh is how long an answer that could not be renewed is sent
 	// before the next attempt.
 	retryRefresh = 30 * time.Second
+	// refreshWait is how long an answer that is still good waits to be renewed.
+	refreshWait = time.Second
 )
 
 // withDefaults returns c with every field set, or says what is wrong with it.
@@ -99,11 +104,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.SignTimeout == 0 {
 		c.SignTimeout = 10 * time.Second
 	}
-	if c.MaxSigning == 0 {
-		c.MaxSigning = 32
-	}
-	if c.MaxAge < 0 || c.CacheSize < 0 || c.ReadTimeout < 0 || c.SignTimeout < 0 || c.MaxSigning < 0 {
-		return c, errors.New("ocsp: negative max age, cache size, timeout or signatures at once")
+	if c.MaxAge < 0 || c.CacheSize < 0 || c.ReadTimeout < 0 || c.SignTimeout < 0 {
+		return c, errors.New("ocsp: negative max age, cache size or timeout")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -116,15 +118,15 @@ func (c Config) withDefaults() (Config, error) {
 
 // A Server answers OCSP requests. It is safe for concurrent use.
 type Server struct {
-	cfg     Config
-	posts   []*post
-	byHash  map[issuerHash]*post
-	cache   *cache
-	flights singleflight.Group
-	shared  slots // for responses that go into the cache
-	single  slots // for those that serve one requester: a flood of nonces does not hold up the others
-	metrics *metrics
-	faults  faultLog
+	cfg       Config
+	posts     []*post
+	byHash    map[issuerHash]*post
+	cache     *cache
+	flights   singleflight.Group
+	limit     *ratelimit.Endpoint // of all requests
+	signLimit *ratelimit.Endpoint // of those that need a signature
+	metrics   *metrics
+	faults    faultLog
 }
 
 // An issuerHash is how a CertID names an issuer. Both hashes count, so that one
@@ -145,9 +147,10 @@ func New(cfg Config) (*Server, error) {
 		cfg:    cfg,
 		byHash: make(map[issuerHash]*post),
 		cache:  newCache(cfg.CacheSize),
-		shared: newSlots(cfg.MaxSigning),
-		single: newSlots(cfg.MaxSigning),
 		faults: faultLog{log: cfg.Logger, now: cfg.Now},
+
+		limit:     cfg.Limiter.Endpoint("ocsp", ratelimit.EndpointOptions{Cost: answerCost}),
+		signLimit: cfg.Limiter.Endpoint("ocsp_sign", ratelimit.EndpointOptions{Cost: signCost}),
 	}
 	for i, is := range cfg.Issuers {
 		if err := s.addIssuer(i, is); err != nil {
@@ -195,25 +198,30 @@ func (s *Server) answer(ctx context.Context, req *request) (a *answer, cacheable
 	if err != nil {
 		return nil, false, err
 	}
-	// The store has been asked: what was paid for from here on is kept even if
-	// the client goes away.
-	ctx = context.WithoutCancel(ctx)
 	nonce := req.nonce
 	if s.cfg.IgnoreNonce {
 		nonce = nil
 	}
 	if len(req.certIDs) == 1 && nonce == nil {
-		a, err = s.cached(ctx, p, req.certIDs[0], statuses[0])
+		a, err = s.shared(ctx, nil, p, req.certIDs[0], statuses[0])
 		return a, req.nonce == nil, err
 	}
-	a, err = s.sign(ctx, p, req.certIDs, statuses, nonce)
-	if len(req.certIDs) == 1 && errors.Is(err, keys.ErrBusy) {
+	who := s.asker(ctx)
+	a, err = s.single(ctx, who, p, req.certIDs, statuses, nonce)
+	if len(req.certIDs) == 1 && ctx.Err() == nil && turnedAway(err) {
 		// RFC 9919 §3.2.1: an answer without the nonce is better than none.
-		if shared, e := s.cached(ctx, p, req.certIDs[0], statuses[0]); e == nil {
+		if shared, e := s.shared(ctx, who, p, req.certIDs[0], statuses[0]); e == nil {
 			return shared, false, nil
 		}
 	}
 	return a, false, err
+}
+
+// turnedAway reports whether err is about whose turn it is at the device, and so
+// says nothing of what others would hear.
+func turnedAway(err error) bool {
+	_, over := errors.AsType[*limited](err)
+	return over || errors.Is(err, keys.ErrBusy)
 }
 
 // postFor finds the one issuer that all CertIDs name. A delegate speaks for its
@@ -266,37 +274,98 @@ func (s *Server) statuses(ctx context.Context, p *post, req *request) ([]Status,
 
 func keyOf(p *post, id certID) cacheKey { return cacheKey{issuer: p.index, certID: string(id.raw)} }
 
-// cached returns the answer about one certificate whose state is st, signing it
-// if there is none that says so or if it is getting old. An old one is sent on
-// while a new one cannot be had, until its nextUpdate.
-func (s *Server) cached(ctx context.Context, p *post, id certID, st Status) (*answer, error) {
-	k, now := keyOf(p, id), s.cfg.Now()
-	have := s.cache.get(k)
-	if have != nil && !have.tells(st, now) {
-		have = nil
-	}
-	if have != nil && now.Before(have.refreshAt) {
+// shared returns the answer about one certificate whose state is st, signing it
+// if there is none that says so or if it is getting old. A nil who is the caller
+// of ctx, who has paid for nothing yet.
+func (s *Server) shared(ctx context.Context, who *asker, p *post, id certID, st Status) (*answer, error) {
+	now := s.cfg.Now()
+	have := s.cache.get(keyOf(p, id))
+	there := have != nil && have.tells(st, now)
+	if there && now.Before(have.refreshAt) {
 		return have, nil
 	}
-	made, err, _ := s.flights.Do(k.flight(st), func() (any, error) {
-		a, err := s.sign(ctx, p, []certID{id}, []Status{st}, nil)
-		if err != nil {
+	if who == nil {
+		who = s.asker(ctx)
+	}
+	// The store has been asked: what is signed for all is kept even if the one
+	// who asked goes away.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.SignTimeout)
+	defer cancel()
+	if there {
+		return s.refreshed(ctx, have, p, id, st), nil
+	}
+	return s.signShared(ctx, who, p, id, st)
+}
+
+// refreshed renews an answer that is getting old, and sends it on while a new
+// one cannot be had, until its nextUpdate. One request has the trouble of that
+// and the others go on with what is there. It is nobody's debt, and takes
+// nobody's turn at the device.
+func (s *Server) refreshed(ctx context.Context, have *answer, p *post, id certID, st Status) *answer {
+	again := *have
+	again.refreshAt = s.cfg.Now().Add(retryRefresh)
+	s.cache.put(keyOf(p, id), &again)
+	ctx, cancel := context.WithTimeout(peer.With(ctx, peer.Peer{}), refreshWait)
+	defer cancel()
+	made, err := s.signShared(ctx, &asker{paid: true}, p, id, st)
+	if err != nil {
+		s.faults.report(ctx, "refreshing a response, the old one of which is sent on", err)
+		return have
+	}
+	return made
+}
+
+// signShared signs what everybody gets who asks about a certificate in state
+// st. Of those who ask at the same time one has it signed for all. Where that
+// one is turned away, it is the next one's turn: a flood must not speak for
+// those who are no part of it.
+func (s *Server) signShared(ctx context.Context, who *asker, p *post, id certID, st Status) (*answer, error) {
+	k := keyOf(p, id)
+	for {
+		mine := false
+		made, err, _ := s.flights.Do(k.flight(st), func() (any, error) {
+			mine = true
+			if err := who.pay(); err != nil {
+				return nil, err
+			}
+			a, err := s.sign(keys.WithPurpose(ctx, s.purposeOf(st)), p, []certID{id}, []Status{st}, nil)
+			if err == nil {
+				s.cache.put(k, a)
+			}
+			return a, err
+		})
+		switch {
+		case err == nil:
+			return made.(*answer), nil
+		case mine || !turnedAway(err) || ctx.Err() != nil:
 			return nil, err
 		}
-		s.cache.put(k, a)
-		return a, nil
-	})
-	if err == nil {
-		return made.(*answer), nil
+		if a := s.cache.get(k); a != nil && a.tells(st, s.cfg.Now()) {
+			return a, nil // somebody else's turn is over already
+		}
 	}
-	if have == nil {
+}
+
+// purposeOf says how urgent it is to say st to all. As long as a "good" from
+// before a revocation may be believed somewhere, nothing is more so; the time of
+// a compromise may lie far before it was known.
+func (s *Server) purposeOf(st Status) keys.Purpose {
+	recent := s.cfg.Now().Before(st.RevokedAt.Add(s.cfg.Validity))
+	if st.revoked() && (recent || st.Reason == ca.KeyCompromise) {
+		return keys.ForRevocation
+	}
+	return keys.ForStatus
+}
+
+// single makes an answer that nobody else can use. When the one who asked for
+// it leaves, so does the wish for it.
+func (s *Server) single(ctx context.Context, who *asker, p *post, ids []certID, statuses []Status, nonce []byte) (*answer, error) {
+	if err := who.pay(); err != nil {
 		return nil, err
 	}
-	s.faults.report(ctx, "refreshing a response, the old one of which is sent on", err)
-	again := *have
-	again.refreshAt = now.Add(retryRefresh)
-	s.cache.put(k, &again)
-	return have, nil
+	ctx, cancel := context.WithTimeout(keys.WithPurpose(ctx, keys.ForOne), s.cfg.SignTimeout)
+	defer cancel()
+	return s.sign(ctx, p, ids, statuses, nonce)
 }
 
 // flight names one signature: two that would say different things never share it.
@@ -312,14 +381,8 @@ func (s *Server) sign(ctx context.Context, p *post, ids []certID, statuses []Sta
 		s.metrics.signatures.WithLabelValues("no_responder").Inc()
 		return nil, fmt.Errorf("%w: no responder certificate for issuer %s", tryLater, p.issuer.ID)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.SignTimeout)
-	defer cancel()
-	lane := s.single
-	if len(ids) == 1 && nonce == nil {
-		lane = s.shared
-	}
 	r := s.draft(d, now, ids, statuses, nonce)
-	body, err := lane.sign(ctx, d, r)
+	body, err := d.sign(ctx, r)
 	s.metrics.signatures.WithLabelValues(outcome(err)).Inc()
 	if err != nil {
 		return nil, fmt.Errorf("answering for issuer %s: %w", p.issuer.ID, err)

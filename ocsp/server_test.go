@@ -5,10 +5,13 @@ import (
 	"crypto"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +20,7 @@ import (
 	xocsp "golang.org/x/crypto/ocsp"
 
 	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/gate"
 	"github.com/secsy-pki/secsy-pki/keys"
 )
 
@@ -287,66 +291,88 @@ func TestFloodOfNoncesIsShedAndHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		s := w.server(func(c *Config) { c.MaxSigning = 2 })
+		g := newGate(t, gate.Config{Seats: 2, MaxQueue: 16, MaxWait: time.Minute})
+		s := w.server(w.guarded(g))
 		c := w.leaf(0, 5, Status{State: ca.Issued})
 		ids := idsOf(t, w.query(0, c, crypto.SHA1))
 		before := w.keys.Signatures()
 		hold := w.keys.Hold()
 		var wg sync.WaitGroup
-		const all = 2 + 2*waitersPerSlot
+		const all = 2 + 16
+		recs := make([]*httptest.ResponseRecorder, all+1)
 		for i := range all {
-			wg.Go(func() {
-				if rec := doPost(s, encodeRequest(t, ids, []byte{byte(i)}), requestType); rec.Body.Len() < 100 {
-					t.Errorf("%x", rec.Body.Bytes())
-				}
-			})
+			wg.Go(func() { recs[i] = doPost(s, encodeRequest(t, ids, nonceOf(i)), requestType) })
 		}
 		synctest.Wait()
 		if n := len(hold.Arrived); n != 2 {
 			t.Errorf("%d signatures at once", n)
 		}
-		// One too many gets the shared answer, which still is to be signed.
-		var shed *httptest.ResponseRecorder
-		wg.Go(func() { shed = doPost(s, encodeRequest(t, ids, []byte("one too many")), requestType) })
+		// One too many gets the shared answer, which still is to be signed and
+		// goes first, in the place of the last of the others. So that one gets it, too.
+		wg.Go(func() { recs[all] = doPost(s, encodeRequest(t, ids, nonceOf(all)), requestType) })
 		synctest.Wait()
-		if n := len(hold.Arrived); n != 3 {
-			t.Errorf("%d signatures at once with one for everybody", n)
+		if st := g.Stat(); st.Class[gate.Status].Waiting != 1 || st.Class[gate.Anonymous].Waiting != 15 {
+			t.Errorf("waiting: %d shared answers, %d single ones", st.Class[gate.Status].Waiting, st.Class[gate.Anonymous].Waiting)
 		}
 		// About several certificates there is no shared answer.
-		refused(t, doPost(s, encodeRequest(t, append(ids, ids...), nil), requestType), tryLater)
+		later(t, doPost(s, encodeRequest(t, append(ids, ids...), nil), requestType), http.StatusServiceUnavailable, "1")
 		hold.Release()
 		wg.Wait()
-		if bytes.Contains(shed.Body.Bytes(), []byte("one too many")) || shed.Body.Len() < 100 || shed.Header().Get("Cache-Control") != "no-store" {
-			t.Errorf("%v %x", shed.Header(), shed.Body.Bytes())
+		shed := 0
+		for i, rec := range recs {
+			if rec.Body.Len() < 100 || rec.Header().Get("Cache-Control") != "no-store" {
+				t.Errorf("%v %x", rec.Header(), rec.Body.Bytes())
+			}
+			if !bytes.Contains(rec.Body.Bytes(), nonceOf(i)) {
+				shed++
+			}
 		}
-		if n := w.keys.Signatures() - before; n != all+1 {
-			t.Errorf("%d signatures", n)
+		if n := w.keys.Signatures() - before; n != all || shed != 2 {
+			t.Errorf("%d signatures, %d without their nonce", n, shed)
 		}
-		if len(s.single.queued)+len(s.single.taken)+len(s.shared.queued)+len(s.shared.taken) != 0 {
-			t.Error("slots are lost")
+		if st := g.Stat(); st.InFlight != 0 || st.Queued != 0 || st.PeakInFlight != 2 {
+			t.Errorf("seats are lost: %+v", st)
 		}
 	})
 }
 
-func TestWaitingForASlotEndsWithTryLater(t *testing.T) {
+func nonceOf(i int) []byte { return fmt.Appendf(nil, "the nonce no. %03d", i) }
+
+func TestWaitingForASeatEndsWithTryLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		s := w.server(func(c *Config) { c.MaxSigning = 1; c.SignTimeout = time.Second })
+		g := newGate(t, gate.Config{Seats: 1, MaxQueue: 8, MaxWait: time.Minute})
+		s := w.server(func(c *Config) { w.guarded(g)(c); c.SignTimeout = time.Second })
 		hold := w.keys.Hold()
 		defer hold.Release()
 		var wg sync.WaitGroup
+		var atDevice atomic.Int64
 		for n := range int64(30) { // distinct ones, above what may wait
 			q := w.query(0, w.leaf(0, n+1, Status{State: ca.Issued}), crypto.SHA1)
-			wg.Go(func() { refused(t, doPost(s, q, requestType), tryLater) })
+			wg.Go(func() {
+				rec := doPost(s, q, requestType)
+				if rec.Code == http.StatusOK {
+					atDevice.Add(1)
+					refused(t, rec, tryLater)
+					return
+				}
+				later(t, rec, http.StatusServiceUnavailable, rec.Header().Get("Retry-After"))
+				if n, err := strconv.Atoi(rec.Header().Get("Retry-After")); err != nil || n < 1 {
+					t.Errorf("Retry-After: %v", rec.Header())
+				}
+			})
 		}
 		start := time.Now()
 		wg.Wait()
 		if took := time.Since(start); took > time.Second {
 			t.Errorf("waited for %v", took)
 		}
-		if len(s.shared.queued)+len(s.shared.taken) != 0 {
-			t.Error("slots are lost")
+		if n := atDevice.Load(); n != 1 {
+			t.Errorf("%d had the device's only seat", n)
+		}
+		if st := g.Stat(); st.InFlight != 0 || st.Queued != 0 {
+			t.Errorf("seats are lost: %+v", st)
 		}
 	})
 }
@@ -443,7 +469,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"refresh too late": func(c *Config) { c.RefreshMargin = time.Hour },
 		"refresh always":   func(c *Config) { c.RefreshMargin = 4 * 24 * time.Hour },
 		"negative timeout": func(c *Config) { c.SignTimeout = -1 },
-		"negative slots":   func(c *Config) { c.MaxSigning = -1 },
+		"negative cache":   func(c *Config) { c.CacheSize = -1 },
 	} {
 		cfg := w.config()
 		change(&cfg)

@@ -22,6 +22,8 @@ import (
 	xocsp "golang.org/x/crypto/ocsp"
 
 	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/gate"
+	"github.com/secsy-pki/secsy-pki/hsmguard"
 	"github.com/secsy-pki/secsy-pki/keys"
 	"github.com/secsy-pki/secsy-pki/keys/keystest"
 )
@@ -192,6 +194,20 @@ func (w *world) config() Config {
 		Issuers: w.issuers, Source: w, Responders: w, CA: w, Ledger: w, Keys: w.keys,
 		Logger: slog.New(slog.NewTextHandler(&w.logs, nil)),
 	}
+}
+
+// guarded has w's keys behind a gate.
+func (w *world) guarded(g *gate.Gate) func(*Config) {
+	return func(c *Config) { c.Keys = hsmguard.New(hsmguard.Config{Gate: g}).Keys(w.keys).(KeyStore) }
+}
+
+func newGate(t *testing.T, cfg gate.Config) *gate.Gate {
+	t.Helper()
+	g, err := gate.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
 }
 
 func (w *world) server(change func(*Config)) *Server {
