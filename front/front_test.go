@@ -177,6 +177,7 @@ func hear(t *testing.T, c net.Conn) string {
 type reply struct {
 	StatusCode int
 	Header     http.Header
+	Close      bool // the connection ends with it
 }
 
 // ask sends a request over a connection of its own.
@@ -206,7 +207,7 @@ func readAnswer(t *testing.T, r *bufio.Reader) (reply, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return reply{res.StatusCode, res.Header}, string(text)
+	return reply{res.StatusCode, res.Header, res.Close}, string(text)
 }
 
 func tellCaller(w http.ResponseWriter, r *http.Request) {

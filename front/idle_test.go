@@ -99,6 +99,34 @@ func TestAMuteConnectionMakesRoomAfterASecond(t *testing.T) {
 	})
 }
 
+// Mute or idle, it is the time that counts.
+func TestTheLongerSilenceMakesRoom(t *testing.T) {
+	t.Parallel()
+	for name, muteFirst := range map[string]bool{"mute": true, "idle": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, one(front.Listener{Limits: front.Limits{Connections: 2, ConnectionsPerClient: 2}}, tellCaller), func(t *testing.T, s *street, _ *house) {
+				first := s.from(t, "192.0.2.1")
+				if !muteFirst {
+					status(t, first, plainGet)
+				}
+				time.Sleep(2 * time.Second)
+				second := s.from(t, "192.0.2.2")
+				if muteFirst {
+					status(t, second, plainGet)
+				}
+				time.Sleep(2 * time.Second)
+				if got := status(t, s.from(t, "192.0.2.3"), plainGet); got != http.StatusOK {
+					t.Errorf("the new connection: %d, want 200", got)
+				}
+				if !closed(first) || closed(second) {
+					t.Errorf("closed: first %v, second %v; want the first", closed(first), closed(second))
+				}
+			})
+		})
+	}
+}
+
 // A client beyond its own bound makes room among its own connections, and costs
 // nobody else one.
 func TestAClientAtItsBoundGivesUpItsOwnConnection(t *testing.T) {
