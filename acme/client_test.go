@@ -26,6 +26,7 @@ type client struct {
 	key   crypto.Signer
 	kid   string
 	nonce string
+	more  http.Header // sent along with every request
 }
 
 func b64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
@@ -140,6 +141,7 @@ func (c *client) do(method, url, contentType string, body []byte) *reply {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	maps.Copy(req.Header, c.more)
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
 	}
@@ -153,7 +155,7 @@ func (c *client) do(method, url, contentType string, body []byte) *reply {
 		c.t.Fatal(err)
 	}
 	r := &reply{t: c.t, status: resp.StatusCode, header: resp.Header, body: b}
-	if strings.HasSuffix(resp.Header.Get("Content-Type"), "json") {
+	if method != http.MethodHead && strings.HasSuffix(resp.Header.Get("Content-Type"), "json") {
 		if err := json.Unmarshal(b, &r.json); err != nil {
 			c.t.Fatalf("%s: %v", b, err)
 		}

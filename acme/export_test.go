@@ -1,6 +1,29 @@
 package acme
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/secsy-pki/secsy-pki/gate"
+)
+
+// TakeAllTurns takes all turns at computing for revocations, each for another source.
+func (s *Server) TakeAllTurns(ctx context.Context) (release func()) {
+	var all []func()
+	for i := range runtime.GOMAXPROCS(0) {
+		r, err := s.revokes.Acquire(ctx, gate.Revocation, fmt.Sprint("source ", i))
+		if err != nil {
+			panic(err)
+		}
+		all = append(all, r)
+	}
+	return func() {
+		for _, r := range all {
+			r()
+		}
+	}
+}
 
 // Recover runs one round of what Run does for orders, and waits for it.
 func (s *Server) Recover(ctx context.Context) error {

@@ -182,7 +182,9 @@ func (s *Server) neverFits(o Order) error {
 // header says no more than some clients bear, so whoever obeys it may hear this
 // again, at no cost; the detail says all.
 func (s *Server) overQuota(r *http.Request, o Order, q *QuotaError) error {
-	peer.Quiet(r.Context())
+	if s.cfg.Recorder != nil {
+		peer.Quiet(r.Context())
+	}
 	s.cfg.Recorder.Refused("quota", s.classes.newOrder.name, actor(o.AccountID), peer.From(r.Context()).Addr)
 	if q.Decision.Never {
 		return s.neverFits(o)

@@ -112,15 +112,26 @@ func (v *validator) seen(name string) (n int) {
 
 func newWorld(t *testing.T, options ...func(*acme.Config)) *world {
 	t.Helper()
+	srv := httptest.NewUnstartedServer(nil)
+	w := makeWorld(t, "https://"+srv.Listener.Addr().String(), options...)
+	srv.Config.Handler = w.server.Handler()
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	w.http = srv.Client()
+	w.run()
+	return w
+}
+
+// makeWorld makes all but what carries requests to the server.
+func makeWorld(t *testing.T, at string, options ...func(*acme.Config)) *world {
+	t.Helper()
 	w := &world{
-		t: t, db: storetest.SQLite(t), clock: &clock{},
+		t: t, base: at, db: storetest.SQLite(t), clock: &clock{},
 		validator: &validator{wrong: map[string]*acme.Problem{}, hold: map[string]*hold{}},
 	}
 	w.store = store.NewACME(w.db)
 	w.watched = &watched{Store: w.store, moved: make(chan struct{})}
 	w.ca = catest.New(t, func(c *ca.Config) { c.Store = store.NewCA(w.db) })
-	srv := httptest.NewUnstartedServer(nil)
-	w.base = "https://" + srv.Listener.Addr().String()
 	base, err := url.Parse(w.base)
 	if err != nil {
 		t.Fatal(err)
@@ -135,11 +146,6 @@ func newWorld(t *testing.T, options ...func(*acme.Config)) *world {
 	if w.server, err = acme.New(cfg); err != nil {
 		t.Fatal(err)
 	}
-	srv.Config.Handler = w.server.Handler()
-	srv.StartTLS()
-	t.Cleanup(srv.Close)
-	w.http = srv.Client()
-	w.run()
 	return w
 }
 
