@@ -91,6 +91,12 @@ func TestAnEpisodeEndsWithAFastAdmissionAndFiveSecondsOfCalm(t *testing.T) {
 		if told := notices(t, g, time.Minute, false); len(told) > 1 || !g.Stat().Episode.Active {
 			t.Errorf("quiet alone: %+v, %+v", told, g.Stat().Episode)
 		}
+		release = hold(t, g, "") // without waiting, but there is a refusal after it
+		refuseOne(t, g)
+		release()
+		if told := notices(t, g, time.Minute, false); len(told) > 1 || !g.Stat().Episode.Active {
+			t.Errorf("an admission before the last refusal: %+v, %+v", told, g.Stat().Episode)
+		}
 		hold(t, g, "")()
 		told := notices(t, g, time.Minute, false)
 		if len(told) != 1 || told[0].Event != gate.GovernorOver || told[0].Lasted < 39*time.Second {

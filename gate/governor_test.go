@@ -141,7 +141,12 @@ func TestPerClientIsClampedToTheCeiling(t *testing.T) {
 			t.Errorf("%+v, want 2 in flight", st)
 		}
 		time.Sleep(time.Second)
-		governorAtRest(t, g)
+		for range 2 {
+			defer hold(t, g, "a")()
+		}
+		if got := verdictOf(logIn(t.Context(), g, "a", 0)); got != "per_client" {
+			t.Errorf("a third at a time: %s; its own two are in the way", got)
+		}
 	})
 }
 
@@ -496,6 +501,38 @@ func TestHeavyHashesShareTheMemory(t *testing.T) {
 				}
 			}()
 		}
+	})
+}
+
+// When the one that all wait for leaves, the others go on at once.
+func TestWhoLeavesTheHeadOfTheQueueHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gate.NewGovernor(gate.GovernorConfig{Ceiling: 8, Memory: 100})
+		release, err := g.AcquireWeight(t.Context(), "a", 60)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		gone := make(chan error)
+		go func() {
+			_, err := g.AcquireWeight(ctx, "heavy", 100)
+			gone <- err
+		}()
+		synctest.Wait()
+		light := logIn(t.Context(), g, "light", 0)
+		if st := g.Stat(); st.Queued != 2 {
+			t.Errorf("%+v, want the light one behind the heavy one", st)
+		}
+		leave()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Errorf("the heavy one: %v", err)
+		}
+		if got := verdictOf(light); got != "ok" || light.waited != 0 {
+			t.Errorf("the light one: %s after %s", got, light.waited)
+		}
+		release()
+		governorAtRest(t, g)
 	})
 }
 

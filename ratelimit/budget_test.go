@@ -534,6 +534,8 @@ func TestTheCrossingIsAnnouncedOnce(t *testing.T) {
 		if got := r.lines(); len(got) != 1 || got[0] != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
+		time.Sleep(time.Second)
+		probe(t, b, "a") // let through and refused, which is no doing of the budget's
 		time.Sleep(10 * time.Second)
 		if got := r.lines(); len(got) != 2 || !got[1].Closed || got[1].Suppressed != 299 {
 			t.Errorf("got %+v, want the end with 299 suppressed", got)
@@ -616,7 +618,7 @@ func TestABudgetThatMakesNoSenseIsRefused(t *testing.T) {
 func TestTheStoreEndsWithTheLastCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowBudgets{fakeBudgets: newFakeBudgets()}
+		store := &slowBudgets{fakeBudgets: newFakeBudgets(), t: t, busy: map[string]bool{}}
 		b := newTestBudget(t, BudgetConfig{Store: store, MaxIdentities: 4})
 		runBudget(t, b)
 		var wg sync.WaitGroup
@@ -637,18 +639,28 @@ func TestTheStoreEndsWithTheLastCount(t *testing.T) {
 	})
 }
 
-// slowBudgets answers the first to ask last.
+// slowBudgets answers the first to ask last, and says if two are at it for one
+// identity.
 type slowBudgets struct {
 	*fakeBudgets
+	t     *testing.T
 	asked int
+	busy  map[string]bool
 }
 
 func (s *slowBudgets) SaveRefusals(ctx context.Context, identity string, n int) error {
 	s.mu.Lock()
 	s.asked++
+	if s.busy[identity] {
+		s.t.Errorf("two counts of %s are on their way to the store", identity)
+	}
+	s.busy[identity] = true
 	wait := time.Duration(100-min(100, s.asked)) * time.Millisecond
 	s.mu.Unlock()
 	time.Sleep(wait)
+	s.mu.Lock()
+	s.busy[identity] = false
+	s.mu.Unlock()
 	return s.fakeBudgets.SaveRefusals(ctx, identity, n)
 }
 

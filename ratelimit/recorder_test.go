@@ -98,33 +98,36 @@ func TestABurstEndsFiveSecondsAfterItsLastRefusal(t *testing.T) {
 	})
 }
 
-// What is open at shutdown is told of with its count, also what began a moment ago.
+// What is open at shutdown is told of with its count, also what began a moment
+// ago; its first line comes before its last, whichever Run sees first.
 func TestOpenBurstsAreToldOfAtShutdown(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := record(t)
-		var seen atomic.Int64
-		r.Watch("per_ip", "directory", seen.Load, nil)
-		for range 10 {
-			r.Refused("quota", "new_order", "a", burstSource)
-		}
-		r.lines()
-		seen.Store(7) // no poll has seen it
-		r.Refused("guard", "finalize", "b", burstSource)
-		r.stop()
-		last := map[string]Record{}
-		for _, one := range r.lines() {
-			if _, opened := last[one.What]; opened != one.Closed {
-				t.Errorf("out of turn: %+v", one)
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			r := record(t)
+			var seen atomic.Int64
+			r.Watch("per_ip", "directory", seen.Load, nil)
+			for range 10 {
+				r.Refused("quota", "new_order", "a", burstSource)
 			}
-			last[one.What] = one
-		}
-		for what, want := range map[string]int64{"quota": 9, "guard": 0, "per_ip": 6} {
-			if got := last[what]; !got.Closed || got.Suppressed != want {
-				t.Errorf("%s: %+v, want closed with %d", what, got, want)
+			r.lines()
+			seen.Store(7) // no poll has seen it
+			r.Refused("guard", "finalize", "b", burstSource)
+			r.stop()
+			last := map[string]Record{}
+			for _, one := range r.lines() {
+				if _, opened := last[one.What]; opened != one.Closed {
+					t.Errorf("out of turn: %+v", one)
+				}
+				last[one.What] = one
 			}
-		}
-	})
+			for what, want := range map[string]int64{"quota": 9, "guard": 0, "per_ip": 6} {
+				if got := last[what]; !got.Closed || got.Suppressed != want {
+					t.Errorf("%s: %+v, want closed with %d", what, got, want)
+				}
+			}
+		})
+	}
 }
 
 // Refusals of proven identities can't fill the log: 100,000 from 1,000
@@ -163,24 +166,24 @@ func TestAHundredThousandRefusalsAreThreeLinesAnIdentity(t *testing.T) {
 }
 
 // Whoever pauses just long enough for a burst to close needs longer pauses each
-// time, so that a day of it is few lines; after a real rest it is forgotten.
+// time, so that hours of it are few lines; after a real rest it is forgotten.
 func TestPulsesCannotFillTheLog(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		pulse time.Duration
-		most  int // lines in a day
+		most  int // lines in six hours
 	}{
-		{6 * time.Second, 4}, {11 * time.Second, 6}, {45 * time.Second, 10}, {9 * time.Minute, 16}, {11 * time.Minute, 264}, {21 * time.Minute, 138},
+		{6 * time.Second, 4}, {11 * time.Second, 6}, {45 * time.Second, 10}, {9 * time.Minute, 16}, {11 * time.Minute, 68}, {21 * time.Minute, 38},
 	} {
 		t.Run(c.pulse.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				r := record(t)
-				for begin := time.Now(); time.Since(begin) < 24*time.Hour; time.Sleep(c.pulse) {
+				for begin := time.Now(); time.Since(begin) < 6*time.Hour; time.Sleep(c.pulse) {
 					r.Refused("quota", "new_order", "a", burstSource)
 				}
 				if got := len(r.lines()); got > c.most || got < 2 {
-					t.Errorf("%d lines in a day, want at most %d", got, c.most)
+					t.Errorf("%d lines in six hours, want at most %d", got, c.most)
 				}
 			})
 		})
@@ -237,6 +240,31 @@ func TestASourcesEpisodeIsTwoLines(t *testing.T) {
 		}
 		if got[1].Suppressed != 7999 || got[1].Window < 9*time.Second || got[1].Window > 13*time.Second {
 			t.Errorf("the last line is %+v", got[1])
+		}
+	})
+}
+
+// Sources that pulse need longer pauses too, and after a rest are told of as at
+// the first time.
+func TestPulsesOfSourcesCannotFillTheLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := record(t)
+		var refused atomic.Int64
+		r.Watch("per_ip", "directory", refused.Load, nil)
+		pulse := func(n int, pause time.Duration) int {
+			for range n {
+				refused.Add(1)
+				time.Sleep(pause)
+			}
+			return len(r.lines())
+		}
+		if got := pulse(1000, 8*time.Second); got != 3 {
+			t.Errorf("%d lines of a thousand pulses, want 3", got)
+		}
+		pulse(1, 20*time.Minute)
+		if got := pulse(1, 8*time.Second); got != 6 {
+			t.Errorf("%d lines after a rest, want the second burst closed and two of a third", got)
 		}
 	})
 }
