@@ -114,7 +114,7 @@ func tenfold(victim stream, who func(context.Context, int) context.Context) stre
 func TestAHogDoesNotSlowAnotherAccount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		victim := stream{n: 200, every: 20 * time.Millisecond, who: account("acme:account/victim")}
+		victim := stream{n: 200, every: 10 * time.Millisecond, who: account("acme:account/victim")}
 		idle := run(t, victim)[0]
 		r := run(t, victim, tenfold(victim, account("acme:account/hog")))
 		busy, hog := r[0], r[1]
@@ -139,7 +139,7 @@ func TestAHogDoesNotSlowAnotherAccount(t *testing.T) {
 func TestACrowdOfNewAccountsDoesNotKeepOutARenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		victim := stream{n: 100, every: 20 * time.Millisecond, who: crowd(1, keys.ForRenewal)}
+		victim := stream{n: 100, every: 10 * time.Millisecond, who: crowd(1, keys.ForRenewal)}
 		for _, n := range []int{50, 1000} {
 			if r := run(t, victim, tenfold(victim, crowd(n, keys.ForIssuance))); r[0].served != victim.n || r[1].served == 0 {
 				t.Errorf("%d of %d renewals, %d others", r[0].served, victim.n, r[1].served)
@@ -153,7 +153,7 @@ func TestACrowdOfNewAccountsDoesNotKeepOutARenewal(t *testing.T) {
 func TestAnonymousWorkDoesNotStarveStatus(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		status := stream{n: 200, every: 20 * time.Millisecond, who: nets(7, keys.ForStatus)}
+		status := stream{n: 200, every: 10 * time.Millisecond, who: nets(7, keys.ForStatus)}
 		idle := run(t, status)[0]
 		r := run(t, status, tenfold(status, nets(1000, keys.ForOne)))
 		if r[0].served != status.n || r[1].served == 0 {
@@ -169,7 +169,7 @@ func TestAnonymousWorkDoesNotStarveStatus(t *testing.T) {
 func TestARevocationGoesFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		revocation := stream{n: 100, every: 20 * time.Millisecond, who: crowd(1, keys.ForRevocation)}
+		revocation := stream{n: 100, every: 10 * time.Millisecond, who: crowd(1, keys.ForRevocation)}
 		idle := run(t, revocation)[0]
 		r := run(t, revocation, tenfold(revocation, crowd(1000, keys.ForIssuance)), tenfold(revocation, nets(1000, keys.ForStatus)))
 		if r[0].served != revocation.n || r[1].served == 0 || r[2].served == 0 {
