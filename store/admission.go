@@ -8,17 +8,17 @@ import (
 	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
-// Budgets keeps how many refusals proven identities have behind them. It is a
+// Budget keeps how many refusals proven identities have behind them. It is a
 // ratelimit.BudgetStore.
-type Budgets struct{ db *DB }
+type Budget struct{ db *DB }
 
-// NewBudgets returns the refusal budgets in db.
-func NewBudgets(db *DB) *Budgets { return &Budgets{db} }
+// NewBudget returns the refusal budgets in db.
+func NewBudget(db *DB) *Budget { return &Budget{db} }
 
-var _ ratelimit.BudgetStore = (*Budgets)(nil)
+var _ ratelimit.BudgetStore = (*Budget)(nil)
 
 // Refusals returns the count of identity, 0 for none.
-func (b *Budgets) Refusals(ctx context.Context, identity string) (int, error) {
+func (b *Budget) Refusals(ctx context.Context, identity string) (int, error) {
 	var n int64
 	err := b.db.Read(ctx, func(ctx context.Context, tx Tx) error {
 		return tx.QueryRow(ctx, `SELECT b.refusals FROM refusal_budgets b WHERE b.identity = $1`, identity).Scan(&n)
@@ -33,7 +33,7 @@ func (b *Budgets) Refusals(ctx context.Context, identity string) (int, error) {
 }
 
 // SaveRefusals replaces the count of identity; 0 forgets it.
-func (b *Budgets) SaveRefusals(ctx context.Context, identity string, n int) error {
+func (b *Budget) SaveRefusals(ctx context.Context, identity string, n int) error {
 	err := b.db.Write(ctx, func(ctx context.Context, tx Tx) (err error) {
 		if n == 0 {
 			_, err = tx.Exec(ctx, `DELETE FROM refusal_budgets WHERE identity = $1`, identity)

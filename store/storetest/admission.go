@@ -29,14 +29,14 @@ func Admission(t *testing.T, open func(t *testing.T) *store.DB) {
 	}
 }
 
-func budgetWant(t *testing.T, b *store.Budgets, identity string, want int) {
+func budgetWant(t *testing.T, b *store.Budget, identity string, want int) {
 	t.Helper()
 	if got, err := b.Refusals(t.Context(), identity); err != nil || got != want {
 		t.Errorf("refusals of %q: %d, %v; want %d", identity, got, err, want)
 	}
 }
 
-func budgetSave(t *testing.T, b *store.Budgets, identity string, n int) {
+func budgetSave(t *testing.T, b *store.Budget, identity string, n int) {
 	t.Helper()
 	if err := b.SaveRefusals(t.Context(), identity, n); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func budgetSave(t *testing.T, b *store.Budgets, identity string, n int) {
 }
 
 func budgetSavedLast(t *testing.T, db *store.DB) {
-	b := store.NewBudgets(db)
+	b := store.NewBudget(db)
 	names := []string{"acct", "Acct", "acct ", "ünï'; --", strings.Repeat("x", 4000)}
 	budgetWant(t, b, "acct", 0)
 	for i, name := range names {
@@ -60,7 +60,7 @@ func budgetSavedLast(t *testing.T, db *store.DB) {
 }
 
 func budgetZeroForgets(t *testing.T, db *store.DB) {
-	b := store.NewBudgets(db)
+	b := store.NewBudget(db)
 	budgetSave(t, b, "a", 5)
 	budgetSave(t, b, "b", 5)
 	budgetSave(t, b, "a", 0)
@@ -75,11 +75,11 @@ func budgetZeroForgets(t *testing.T, db *store.DB) {
 // the table is a name and a number.
 func budgetOnlyTheCount(t *testing.T, db *store.DB) {
 	change(t, db, `INSERT INTO refusal_budgets VALUES ('a', 5)`) // fails if there were a third column
-	budgetWant(t, store.NewBudgets(db), "a", 5)
+	budgetWant(t, store.NewBudget(db), "a", 5)
 }
 
 func budgetImpossible(t *testing.T, db *store.DB) {
-	b := store.NewBudgets(db)
+	b := store.NewBudget(db)
 	budgetSave(t, b, "a", 5)
 	if err := b.SaveRefusals(t.Context(), "a", -1); err == nil {
 		t.Error("a count below zero was kept")
@@ -88,7 +88,7 @@ func budgetImpossible(t *testing.T, db *store.DB) {
 }
 
 func budgetConcurrent(t *testing.T, db *store.DB) {
-	b := store.NewBudgets(db)
+	b := store.NewBudget(db)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -113,7 +113,7 @@ func budgetConcurrent(t *testing.T, db *store.DB) {
 
 // A second Budget on the same table stands for the process after a restart.
 func budgetRestart(t *testing.T, db *store.DB) {
-	b := store.NewBudgets(db)
+	b := store.NewBudget(db)
 	for life := range 3 {
 		budget, err := ratelimit.NewBudget(ratelimit.BudgetConfig{Store: b})
 		if err != nil {
