@@ -142,32 +142,43 @@ func signatureHint(m *message) string {
 	return ""
 }
 
-// decoys are a key for each algorithm, of nobody: what is said to be signed by
-// an account that does not exist is verified all the same.
-type decoys map[jose.SignatureAlgorithm]*jose.JSONWebKey
+// decoys are an account for each algorithm, of nobody: what is said to be
+// signed by an account that does not exist is verified all the same.
+type decoys map[jose.SignatureAlgorithm]Account
 
 func newDecoys() (decoys, error) {
-	d := decoys{}
+	keys := map[jose.SignatureAlgorithm]crypto.PublicKey{jose.RS256: decoyRSA()}
 	for alg, curve := range map[jose.SignatureAlgorithm]elliptic.Curve{jose.ES256: elliptic.P256(), jose.ES384: elliptic.P384(), jose.ES512: elliptic.P521()} {
 		k, err := ecdsa.GenerateKey(curve, rand.Reader)
 		if err != nil {
 			return nil, fmt.Errorf("making a decoy for %s: %w", alg, err)
 		}
-		d[alg] = &jose.JSONWebKey{Key: &k.PublicKey}
+		keys[alg] = &k.PublicKey
 	}
 	ed, _, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		return nil, fmt.Errorf("making a decoy for EdDSA: %w", err)
 	}
-	d[jose.EdDSA] = &jose.JSONWebKey{Key: ed}
-	// Verifying takes a modulus of the right size, whatever its factors: these
-	// are known to nobody, and take no time to find.
+	keys[jose.EdDSA] = ed
+	d := decoys{}
+	for alg, k := range keys {
+		jwk, err := canonicalKey(&jose.JSONWebKey{Key: k})
+		if err != nil {
+			return nil, fmt.Errorf("making a decoy for %s: %w", alg, err)
+		}
+		d[alg] = Account{ID: "nobody", Key: jwk}
+	}
+	return d, nil
+}
+
+// decoyRSA is a modulus of the right size, which is all that verifying takes.
+// Its factors are known to nobody, and it takes no time to find.
+func decoyRSA() *rsa.PublicKey {
 	n := make([]byte, minRSABits/8)
 	_, _ = rand.Read(n) // never fails
 	n[0] |= 0x80
 	n[len(n)-1] |= 1
-	d[jose.RS256] = &jose.JSONWebKey{Key: &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: 65537}}
-	return d, nil
+	return &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: 65537}
 }
 
 // parseKey reads a public JWK. Only what makes up the key counts; the rest, an

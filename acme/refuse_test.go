@@ -242,7 +242,11 @@ func TestNobodysSignatureIsVerified(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = m.verify(s.decoys[alg])
+		key, err := accountKey(s.decoys[alg])
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = m.verify(key)
 		if !errors.Is(err, jose.ErrCryptoFailure) {
 			t.Errorf("%s: %v; want a signature that does not hold", alg, err)
 		}

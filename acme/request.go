@@ -177,8 +177,12 @@ func (s *Server) verifyByAccount(r *http.Request, m *message, t terms) (request,
 // nobody is the answer to an account that does not exist, after as much work as
 // the wrong signature of one that does would have taken.
 func (s *Server) nobody(r *http.Request, m *message, t terms) error {
+	key, err := accountKey(s.decoys[m.alg])
+	if err != nil {
+		return err
+	}
 	return t.compute(r, func() error {
-		_, _ = m.verify(s.decoys[m.alg]) // whatever it says: it is nobody's
+		_, _ = m.verify(key) // whatever it says: it is nobody's
 		s.failedProof(r, t)
 		return noAccount()
 	})
