@@ -95,12 +95,12 @@ func TestAnAdaptiveGateStaysBetweenFloorAndSeats(t *testing.T) {
 		if least < 2 || g.Stat().Limit > 8 {
 			t.Errorf("%d seats, %d at least: want 2 to 8 of a device for 4", g.Stat().Limit, least)
 		}
-		d.parallel = 1
-		least, _ = press(g, 32, 60*time.Second, d.serve)
+		d.parallel, d.work = 1, 2*signing
+		least, _ = press(g, 32, 120*time.Second, d.serve)
 		if least != 2 {
 			t.Errorf("%d seats at least: want the floor of 2", least)
 		}
-		d.parallel = 16
+		d.parallel, d.work = 16, signing
 		if _, most := press(g, 32, 30*time.Second, d.serve); most != 16 {
 			t.Errorf("at most %d seats, want 16 again", most)
 		}
@@ -258,6 +258,9 @@ func TestReconfiguringKeepsWhatTheGateHasLearnt(t *testing.T) {
 		reconfigure(t, g, cfg)
 		if n := g.Stat().Limit; n != limit {
 			t.Errorf("%d seats became %d", limit, n)
+		}
+		if _, most := press(g, 32, 60*time.Second, d.serve); most > limit+1 {
+			t.Errorf("%d seats became %d when what is usual should have been known", limit, most)
 		}
 		cfg.Adaptive = false
 		reconfigure(t, g, cfg)

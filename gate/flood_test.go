@@ -279,6 +279,56 @@ func TestNoClassStarvesUnderAFloodOfAnother(t *testing.T) {
 	}
 }
 
+// Several classes that are overdue take turns with the most urgent one: it never
+// waits for two of them in a row.
+func TestOverdueClassesDoNotGoOneAfterAnother(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(t, gate.Config{Seats: 1, MaxQueue: 100, MaxWait: time.Minute})
+		running := seat(t, g, gate.Revocation, "x")
+		var mu sync.Mutex
+		var order []gate.Class
+		wait := func(c gate.Class, id string) {
+			go func() {
+				release, err := g.Acquire(background, c, id)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				order = append(order, c)
+				mu.Unlock()
+				time.Sleep(time.Millisecond)
+				release()
+			}()
+			synctest.Wait()
+		}
+		for i := range 60 {
+			wait(gate.Revocation, strconv.Itoa(i%2))
+		}
+		for c := gate.Status; c < gate.Classes; c++ {
+			wait(c, "one")
+		}
+		running.Release()
+		time.Sleep(time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		turns := 0
+		for i, c := range order[:40] {
+			if c == gate.Revocation {
+				continue
+			}
+			turns++
+			if i < 16 || order[i-1] != gate.Revocation {
+				t.Errorf("%s went at %d of %v", c, i, order[:40])
+			}
+		}
+		if turns != 4 {
+			t.Errorf("%d of 4 classes had their turn in %v", turns, order[:40])
+		}
+	})
+}
+
 // A flood of revocations leaves the reserves of status and renewal alone.
 func TestReservesHoldAgainstMoreUrgentClasses(t *testing.T) {
 	t.Parallel()

@@ -480,24 +480,71 @@ func TestAFreeSeatIsNotDeniedForAWrongEstimate(t *testing.T) {
 
 func TestRetryAfterIsHowLongTheQueueTakesToDrain(t *testing.T) {
 	t.Parallel()
-	for took, want := range map[time.Duration]time.Duration{
-		time.Millisecond:        time.Second,
-		2 * time.Second:         6 * time.Second, // one at work and two waiting
-		2100 * time.Millisecond: 7 * time.Second,
-		time.Hour:               time.Minute,
+	for _, c := range []struct{ took, behindTwo, behindNone time.Duration }{
+		{time.Millisecond, time.Second, time.Second},
+		{2 * time.Second, 6 * time.Second, 2 * time.Second},
+		{2100 * time.Millisecond, 7 * time.Second, 3 * time.Second},
+		{time.Hour, time.Minute, time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			g := newGate(t, gate.Config{Seats: 1, MaxQueue: 2, MaxWait: 24 * time.Hour})
+			cfg := gate.Config{Seats: 1, MaxQueue: 2, MaxWait: 24 * time.Hour}
+			g := newGate(t, cfg)
 			s := seat(t, g, gate.Issuance, "a")
-			time.Sleep(took)
+			time.Sleep(c.took)
 			s.Release()
 			seat(t, g, gate.Issuance, "a")
 			ask(t.Context(), g, gate.Issuance, "a")
 			ask(t.Context(), g, gate.Issuance, "a")
-			late := ask(t.Context(), g, gate.Issuance, "a")
-			late.refused(t, gate.QueueFull)
-			if got := retryAfter(t, late.err); got != want {
-				t.Errorf("work of %v: RetryAfter is %v, want %v", took, got, want)
+			_, err := g.AcquireSeat(t.Context(), gate.Issuance, "a")
+			refused(t, err, gate.QueueFull)
+			if got := retryAfter(t, err); got != c.behindTwo {
+				t.Errorf("work of %v behind one at work and two: RetryAfter is %v, want %v", c.took, got, c.behindTwo)
+			}
+			cfg.MaxQueue = 0
+			reconfigure(t, g, cfg)
+			_, err = g.AcquireSeat(t.Context(), gate.Issuance, "a")
+			refused(t, err, gate.QueueFull)
+			if got := retryAfter(t, err); got != c.behindNone {
+				t.Errorf("work of %v behind one at work: RetryAfter is %v, want %v", c.took, got, c.behindNone)
+			}
+		})
+	}
+}
+
+// What goes first is not told to come again for those who wait behind it, nor
+// is a class that has its turn among more urgent ones for all of those.
+func TestOnlyThoseWhoGoFirstCountForTheExpectedWait(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		seats  int
+		class  gate.Class
+		enough time.Duration
+	}{
+		{8, gate.Status, 12 * time.Millisecond},    // of its reserve: the next seat, of eight
+		{1, gate.Issuance, 120 * time.Millisecond}, // its turn comes after sixteen
+		{1, gate.Revocation, 120 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGate(t, gate.Config{Seats: c.seats, MaxQueue: 64, MaxWait: time.Minute})
+			s := seat(t, g, c.class, "x")
+			time.Sleep(service)
+			s.Release()
+			for range c.seats {
+				seat(t, g, gate.Revocation, "x")
+			}
+			for i := range 50 {
+				ask(t.Context(), g, gate.Revocation, strconv.Itoa(i/25))
+			}
+			within := func(d time.Duration) bool {
+				ctx, cancel := context.WithTimeout(t.Context(), d)
+				t.Cleanup(cancel)
+				return !ask(ctx, g, c.class, "new").done.Load()
+			}
+			if within(service) {
+				t.Errorf("%s at %d seats waits although it can't end in time", c.class, c.seats)
+			}
+			if !within(c.enough) {
+				t.Errorf("%s at %d seats is refused although it would have ended in time", c.class, c.seats)
 			}
 			settle(g)
 		})

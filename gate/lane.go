@@ -13,7 +13,7 @@ const maxLag = 8
 type lane struct {
 	flows    map[string]*flow // of those who are seated or wait
 	backlog  backlog          // those of flows that have somebody waiting
-	lengths  []int            // how many of those flows have so many waiting
+	lengths  []int            // how many flows have so many waiting; of no use at 0
 	most     int              // the greatest of these lengths
 	waiting  int
 	inFlight int

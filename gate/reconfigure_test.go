@@ -3,6 +3,7 @@ package gate_test
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -169,6 +170,7 @@ func TestSeatsAreConserved(t *testing.T) {
 					if now.Add(1) > seats {
 						over.Add(1)
 					}
+					runtime.Gosched() // so that others find the seat taken
 					now.Add(-1)
 					s.Release()
 					s.Fail()
