@@ -12,7 +12,7 @@ import (
 func (s *Server) TakeAllTurns(ctx context.Context) (release func()) {
 	var all []func()
 	for i := range runtime.GOMAXPROCS(0) {
-		r, err := s.revokes.Acquire(ctx, gate.Revocation, fmt.Sprint("source ", i))
+		r, err := s.RevocationGate().Acquire(ctx, gate.Revocation, fmt.Sprint("source ", i))
 		if err != nil {
 			panic(err)
 		}

@@ -162,6 +162,13 @@ func (s *Server) notTheirs(ctx context.Context, req request) error {
 	return notHere()
 }
 
+// QuotaRefused is how many orders the quota refused.
+func (s *Server) QuotaRefused() int64 { return s.quotaRefused.Load() }
+
+// RevocationGate is where revocations take turns at being read and verified. It
+// is for its figures.
+func (s *Server) RevocationGate() *gate.Gate { return s.revokes }
+
 // checkQuota refuses an order that is larger than the quota ever holds, which
 // takes no transaction to know.
 func (s *Server) checkQuota(o Order) error {
@@ -185,6 +192,7 @@ func (s *Server) overQuota(r *http.Request, o Order, q *QuotaError) error {
 	if s.cfg.Recorder != nil {
 		peer.Quiet(r.Context())
 	}
+	s.quotaRefused.Add(1)
 	s.cfg.Recorder.Refused("quota", s.classes.newOrder.name, actor(o.AccountID), peer.From(r.Context()).Addr)
 	if q.Decision.Never {
 		return s.neverFits(o)

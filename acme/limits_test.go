@@ -721,6 +721,9 @@ func TestQuotaIsSpentByOrdersAlone(t *testing.T) {
 			t.Errorf("Link is %q", r.header["Link"])
 		}
 	}
+	if n := w.server.QuotaRefused(); n != 3 {
+		t.Errorf("%d refusals are counted of 3", n)
+	}
 	c.order("e.example.com", "f.example.com")
 	other.order("a.example.com", "b.example.com", "c.example.com", "d.example.com", "e.example.com", "f.example.com")
 	now = now.Add(40 * time.Minute)

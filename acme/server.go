@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -76,10 +77,12 @@ type Server struct {
 	header  []headerLine // of every answer
 	classes classes
 	decoys  decoys
-	revokes *gate.Gate          // turns to read and verify revocations
-	slots   *semaphore.Weighted // issuances under way
-	metrics *metrics
-	log     *slog.Logger
+	revokes *gate.Gate // turns to read and verify revocations
+
+	quotaRefused atomic.Int64
+	slots        *semaphore.Weighted // issuances under way
+	metrics      *metrics
+	log          *slog.Logger
 
 	validations *queue
 	dueOrders   chan struct{} // a hint that an order was parked
