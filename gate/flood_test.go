@@ -23,7 +23,7 @@ type crowd struct {
 	refused int
 	waits   []time.Duration // of those served
 	took    []time.Duration // by them, the work included
-	worked  time.Duration   // by them
+	worked  time.Duration   // by them, until the flood ends
 }
 
 func (c *crowd) asked() int { return c.served + c.refused }
@@ -51,7 +51,8 @@ func flood(t *testing.T, cfg gate.Config, length time.Duration, work func(*rand.
 		for i, c := range crowds {
 			all.Go(func() {
 				r := rand.New(rand.NewPCG(uint64(i)+1, 7))
-				for end := time.Now().Add(length); ; {
+				end := time.Now().Add(length)
+				for {
 					time.Sleep(time.Duration(r.ExpFloat64() / c.perSecond * float64(time.Second)))
 					if !time.Now().Before(end) {
 						return
@@ -61,7 +62,7 @@ func flood(t *testing.T, cfg gate.Config, length time.Duration, work func(*rand.
 					all.Go(func() {
 						start := time.Now()
 						release, err := g.Acquire(background, c.class, id)
-						waited := time.Since(start)
+						waited, left := time.Since(start), time.Until(end)
 						if err == nil {
 							time.Sleep(took)
 							release()
@@ -73,7 +74,7 @@ func flood(t *testing.T, cfg gate.Config, length time.Duration, work func(*rand.
 							return
 						}
 						c.served++
-						c.worked += took
+						c.worked += min(took, max(0, left))
 						c.waits = append(c.waits, waited)
 						c.took = append(c.took, waited+took)
 					})
