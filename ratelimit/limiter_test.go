@@ -760,7 +760,7 @@ func TestSpendsAtOnceAddUp(t *testing.T) {
 		e := l.Endpoint("order", EndpointOptions{Cost: cost})
 		together(n, func() bool { return e.Admit(ip(alice)).OK })
 		s := l.settings.Load()
-		if got, want := s.global.state.Load()-c.now(), n*s.global.limit.price(cost); got != want {
+		if got, want := globalOf(s).state.Load()-c.now(), n*globalOf(s).limit.price(cost); got != want {
 			t.Errorf("cost %d: the global bucket moved by %d, want %d", cost, got, want)
 		}
 		if got, want := debts(l, PerIP, c.now()), n*s.schedules[PerIP].limits[0].price(cost); got != want {
