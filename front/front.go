@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
 // Limits bound what one listener takes. A zero means the default.
@@ -45,7 +47,10 @@ type Listener struct {
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
 	Routes []Route
-	Hops   *Hops // who may say whom a request is from; nil: nobody
+	// Unrouted is asked about requests that no route wants, as Route.Limit is
+	// about others: each leaves a line, and a stranger can make up any path.
+	Unrouted *ratelimit.Endpoint
+	Hops     *Hops // who may say whom a request is from; nil: nobody
 
 	// ProxyFrom turns the PROXY protocol (v1 and v2) on: these sources must
 	// begin with its header, all others must not. Nil means that nobody does.

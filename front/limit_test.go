@@ -642,3 +642,23 @@ func BenchmarkRefusedRequest(b *testing.B) {
 		})
 	}
 }
+
+// Whoever makes up paths would otherwise write a line for each of them.
+func TestPathsOfNobodyHaveALimitToo(t *testing.T) {
+	t.Parallel()
+	h := open(t, front.Config{Listeners: []front.Listener{{
+		Unrouted: perIP(t, 2), Routes: []front.Route{{Prefix: "/here", Class: "acme", Handler: http.HandlerFunc(tellCaller)}},
+	}}, DrainTimeout: patience})
+	c := dial(t, h.address())
+	for i, want := range []int{404, 404, 429, 429} {
+		if res, _ := askOver(t, c, "/"+strconv.Itoa(i)); res.StatusCode != want {
+			t.Errorf("request %d: %d, want %d", i+1, res.StatusCode, want)
+		}
+	}
+	if res, _ := askOver(t, c, "/here"); res.StatusCode != http.StatusOK {
+		t.Errorf("a path of somebody: %d, want 200", res.StatusCode)
+	}
+	if n := h.metric(t, "secsy_http_requests_total", "class=none", "code_class=4xx"); n != 4 {
+		t.Errorf("%v requests counted, want 4", n)
+	}
+}

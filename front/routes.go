@@ -1,6 +1,7 @@
 package front
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -54,7 +55,10 @@ type route struct {
 type table []*route // the longest prefix first
 
 func newTable(l Listener, m *listenerMetrics) (table, error) {
-	none := &route{handler: http.HandlerFunc(notFound), maxBody: l.Limits.Body, class: m.class(classNone)}
+	none := &route{handler: http.HandlerFunc(notFound), maxBody: l.Limits.Body, class: m.class(classNone), limit: l.Unrouted, refuse: refusePlain}
+	if l.Operator && l.Unrouted != nil {
+		return nil, errors.New("its paths without a route have a limit: it is during a flood that operators need their listener")
+	}
 	t := table{}
 	for _, r := range l.Routes {
 		if !strings.HasPrefix(r.Prefix, "/") || r.Handler == nil || !className.MatchString(r.Class) || r.MaxBody < 0 {
