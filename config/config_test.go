@@ -149,7 +149,7 @@ func TestErrorsNamePlaceKeyAndRemedy(t *testing.T) {
 		{"limits: {idle_timeout: 10}", `c.yaml:1:24: limits.idle_timeout: "10": want a duration such as 30s, 12h or 90d`},
 		{"limits: {idle_timeout: 2h}", `c.yaml:1:10: limits.idle_timeout: "2h" is not allowed: want 1s to 1h`},
 		{"limits: {body_size: 64k}", `c.yaml:1:21: limits.body_size: "64k": want a size such as 512B, 64KiB or 1MiB`},
-		{"limits: {header_timeout: 31s}", `c.yaml:1:10: limits.header_timeout: 31s is more than limits.read_timeout, 30s`},
+		{"limits: {header_timeout: 31s}", `c.yaml:1:10: limits.header_timeout: 31s is more than limits.read_timeout, 20s`},
 		{"trusted_proxies:\n  from:\n    - 10.0.0.0/8\n    - 10.0.0.1/8\n", `c.yaml:4:7: trusted_proxies.from[1]: "10.0.0.1/8": the address has bits beyond its prefix; did you mean 10.0.0.0/8?`},
 		{"trusted_proxies: {from: [0.0.0.0/0]}", `c.yaml:1:26: trusted_proxies.from[0]: 0.0.0.0/0 is everybody: any client could claim any address`},
 		{"trusted_proxies: {from: 10.0.0.0/8}", `c.yaml:1:25: trusted_proxies.from: want a list, not "10.0.0.0/8"`},

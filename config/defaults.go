@@ -43,7 +43,7 @@ func Default() *Config {
 			HeaderSize:     16 * KiB,
 			BodySize:       64 * KiB,
 			HeaderTimeout:  Duration(10 * time.Second),
-			ReadTimeout:    Duration(30 * time.Second),
+			ReadTimeout:    Duration(20 * time.Second),
 			WriteTimeout:   Duration(time.Minute),
 			IdleTimeout:    Duration(2 * time.Minute),
 			DrainTimeout:   Duration(30 * time.Second),
