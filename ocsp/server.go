@@ -149,8 +149,8 @@ func New(cfg Config) (*Server, error) {
 		cache:  newCache(cfg.CacheSize),
 		faults: faultLog{log: cfg.Logger, now: cfg.Now},
 
-		limit:     cfg.Limiter.Endpoint("ocsp", ratelimit.EndpointOptions{Cost: answerCost}),
-		signLimit: cfg.Limiter.Endpoint("ocsp_sign", ratelimit.EndpointOptions{Cost: signCost}),
+		limit:     cfg.Limiter.Endpoint("ocsp", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: answerCost}),
+		signLimit: cfg.Limiter.Endpoint("ocsp_sign", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: signCost}),
 	}
 	for i, is := range cfg.Issuers {
 		if err := s.addIssuer(i, is); err != nil {

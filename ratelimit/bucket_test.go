@@ -89,18 +89,20 @@ func buckets(l *Limiter) map[string]int64 {
 	for i, w := range s.all {
 		m[fmt.Sprintf("endpoint %d", i)] = w.state.Load()
 	}
-	m["global"] = globalOf(s).state.Load()
+	for g, w := range s.globals {
+		m[fmt.Sprintf("global %d", g)] = w.state.Load()
+	}
 	return m
 }
 
-// globalOf is the bucket that all requests share.
-func globalOf(s *settings) *word { return s.global }
+// globalOf is the bucket that all requests of the first group share.
+func globalOf(s *settings) *word { return s.globals[Work] }
 
 // requestOf is a request of a source under s, to a class of endpoints or, if that
 // is -1, to none.
 func requestOf(l *Limiter, s *settings, source netip.Addr, endpoint int) request {
 	r := request{now: l.clock(), cost: Token}
-	r.ofSource(s, &l.hasher, source, endpoint)
+	r.ofSource(s, &l.hasher, source, Work, endpoint)
 	return r
 }
 

@@ -52,12 +52,8 @@ func (e *Endpoint) ask(source netip.Addr, cost Cost) (Decision, uint64) {
 	for {
 		s := l.settings.Load()
 		r.n = 0
-		r.ofSource(s, &l.hasher, source, e.index)
-		global := s.global
-		if e.options.SkipGlobal {
-			global = nil
-		}
-		if l.attempt(&r, s, s.all[e.index], global) {
+		r.ofSource(s, &l.hasher, source, e.options.Group, e.index)
+		if l.attempt(&r, s, s.all[e.index], s.globals[e.options.Group]) {
 			return e.answer(&r, s, source), r.hash
 		}
 	}
@@ -145,7 +141,7 @@ func (e *Endpoint) FailedProof(source netip.Addr) {
 	for !e.options.Exempt {
 		s := l.settings.Load()
 		r.n = 0
-		r.ofSource(s, &l.hasher, source, -1)
+		r.ofSource(s, &l.hasher, source, e.options.Group, -1)
 		if l.fine(&r, s) {
 			break
 		}

@@ -506,19 +506,28 @@ func TestAnExemptClassIsCountedAndChargedToNobody(t *testing.T) {
 	}
 }
 
-// TestAClassMaySkipTheGlobalTier: its own tiers hold all the same.
-func TestAClassMaySkipTheGlobalTier(t *testing.T) {
+// TestGroupsShareNoBucket: a flood of one kind of request, be it of one source,
+// of one network or of everybody, leaves the other kinds alone.
+func TestGroupsShareNoBucket(t *testing.T) {
 	t.Parallel()
-	l, _ := newTest(t, Config{Global: Bucket{Rate: 0.001, Burst: 1}, PerIP: Bucket{Rate: 1, Burst: 5}})
-	e, other := l.Endpoint("ocsp", EndpointOptions{SkipGlobal: true}), l.Endpoint("other", EndpointOptions{})
-	if n := admits(e, ip(alice), 10); n != 5 {
-		t.Errorf("%d admitted, want 5", n)
-	}
-	if !other.Admit(ip(bob)).OK {
-		t.Error("the global tier was charged")
-	}
-	if !e.Admit(ip(bob)).OK {
-		t.Error("refused by a tier that it skips")
+	for name, cfg := range map[string]Config{
+		"global":     {Global: Bucket{Rate: 0.001, Burst: 5}},
+		"per_ip":     {PerIP: Bucket{Rate: 0.001, Burst: 5}},
+		"per_prefix": {PerIP: Bucket{Rate: 0.001, Burst: 5}, PrefixFactor: 1},
+	} {
+		l, _ := newTest(t, cfg)
+		work := []*Endpoint{l.Endpoint("order", EndpointOptions{}), l.Endpoint("other_work", EndpointOptions{Group: Work})}
+		others := []*Endpoint{l.Endpoint("ocsp", EndpointOptions{Group: Status}), l.Endpoint("nonce", EndpointOptions{Group: Entry})}
+		source := ip("2001:db8::1")
+		if n := admits(work[0], source, 10) + admits(work[1], source, 10); n != 5 {
+			t.Errorf("%s: %d admitted in one group, want the 5 of its bucket", name, n)
+		}
+		work[0].FailedProof(source)
+		for _, e := range others {
+			if n := admits(e, source, 10); n != 5 {
+				t.Errorf("%s: %s: %d admitted, want 5 of its own", name, e.name, n)
+			}
+		}
 	}
 }
 

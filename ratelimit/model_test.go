@@ -111,7 +111,6 @@ type modelRequest struct {
 	source, endpoint string
 	cost             Cost
 	reserve          int
-	skipGlobal       bool
 }
 
 // ask is what the limiter should say to q: exact, unless a bucket is so near to
@@ -124,7 +123,7 @@ func (m *model) ask(q modelRequest) (d Decision, shadowed [tiers]int64, pays []*
 		key     string
 		reserve int
 	}{{PerIP, q.source, q.reserve}, {EndpointIP, q.endpoint + q.source, 0}, {EndpointAll, q.endpoint, 0}, {Global, "", 0}} {
-		if !m.limits[x.tier].Active() || x.tier == Global && q.skipGlobal || q.endpoint != "limited" && (x.tier == EndpointIP || x.tier == EndpointAll) {
+		if !m.limits[x.tier].Active() || q.endpoint != "limited" && (x.tier == EndpointIP || x.tier == EndpointAll) {
 			continue
 		}
 		b := m.bucket(x.tier, x.key)
@@ -215,7 +214,7 @@ func play(t *testing.T, data []byte) int {
 	cfg.MaxKeys = 700
 	l, clock := newTest(t, cfg)
 	free := l.Endpoint("free", EndpointOptions{Reserve: 3})
-	limited := l.Endpoint("limited", EndpointOptions{Cost: Token / 4, SkipGlobal: r.next(2) == 0})
+	limited := l.Endpoint("limited", EndpointOptions{Cost: Token / 4})
 	sources := []string{alice, bob, "198.51.100.1"}
 	compared := 0
 	for len(r) > 0 {
@@ -240,7 +239,7 @@ func play(t *testing.T, data []byte) int {
 			q := modelRequest{source: source, endpoint: "free", cost: Token, reserve: 3}
 			e := free
 			if op >= 6 {
-				q = modelRequest{source: source, endpoint: "limited", cost: Token / 4, skipGlobal: limited.options.SkipGlobal}
+				q = modelRequest{source: source, endpoint: "limited", cost: Token / 4}
 				e = limited
 			}
 			before := e.stat().Shadowed

@@ -100,16 +100,27 @@ type Decision struct {
 // Seconds is RetryAfter for a header.
 func (d Decision) Seconds() int64 { return int64(d.RetryAfter / time.Second) }
 
+// A Group is endpoints that share the buckets of their sources and the global
+// one, and share none with other groups: a flood of one kind of request leaves
+// the others alone.
+type Group uint8
+
+// The groups.
+const (
+	Work   Group = iota // what makes work: orders, enrolments
+	Status              // what others than the CA's clients rely on: OCSP, CRLs
+	Entry               // what comes before anything else, and costs next to nothing: a directory, a nonce
+	groups
+)
+
 // EndpointOptions say what a request to one class of endpoints costs.
 type EndpointOptions struct {
-	Cost Cost // 0 means Token
+	Group Group
+	Cost  Cost // 0 means Token
 	// Reserve are tokens that must be left in the source's bucket, up to half
 	// of its burst. It is for requests that begin something: who is let in can
 	// then go through with it.
 	Reserve int
-	// SkipGlobal is for answers that cost no more than a refusal, and that
-	// others, such as revocation, need first.
-	SkipGlobal bool
 	// Exempt is for what is never refused by a tier: it is only counted.
 	Exempt bool
 }

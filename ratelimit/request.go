@@ -62,7 +62,7 @@ func (r *request) want(s *settings, h *hasher, k key, tier Tier, class uint16) {
 
 // ofSource adds the buckets of a source. One without an address, on a socket of
 // this machine, has none.
-func (r *request) ofSource(s *settings, h *hasher, source netip.Addr, endpoint int) {
+func (r *request) ofSource(s *settings, h *hasher, source netip.Addr, group Group, endpoint int) {
 	if !source.IsValid() {
 		return
 	}
@@ -74,11 +74,13 @@ func (r *request) ofSource(s *settings, h *hasher, source netip.Addr, endpoint i
 	if ru.exempt {
 		return
 	}
-	r.want(s, h, clientKey(a, ru), PerIP, ru.class)
+	client := clientKey(a, ru)
+	client.group = group
+	r.want(s, h, client, PerIP, ru.class)
 	if !a.is4() && ru.bits < clientBits {
 		// An override for a part of a site doesn't share with the rest of it.
 		bits := max(siteBits, int(ru.bits))
-		r.want(s, h, key{address: a.masked(bits), bits: uint8(bits)}, PerPrefix, ru.class)
+		r.want(s, h, key{address: a.masked(bits), bits: uint8(bits), group: group}, PerPrefix, ru.class)
 	}
 	if endpoint >= 0 {
 		k := clientKey(a, common)

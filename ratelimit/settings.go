@@ -20,7 +20,7 @@ type settings struct {
 	schedules [tiers]schedule
 	tables    [tiers]*table // nil where nothing was ever limited
 	all       []*word       // by endpoint
-	global    *word
+	globals   [groups]*word
 
 	// What the classes of the schedules stand for, for whom comes after.
 	rules []sourceRule
@@ -193,7 +193,9 @@ func (p *policy) overrideSource(o Override, l limit, factor int, seen map[span]b
 func (p *policy) follow(prev *settings, at int64, maxKeys int, endpoints []string) *settings {
 	s := p.settings
 	s.gen, s.at = 1, at
-	s.global = &word{limit: p.shared}
+	for g := range s.globals {
+		s.globals[g] = &word{limit: p.shared}
+	}
 	for _, name := range endpoints {
 		s.addEndpoint(p.endpoints[name])
 	}
@@ -266,8 +268,10 @@ func (l *limit) keep(prev *limit) {
 // bequeath binds the shared buckets of prev to those of s. From here on s must
 // come into force.
 func (s *settings) bequeath(prev *settings) {
-	s.global.limit.keep(&prev.global.limit)
-	s.global.succeed(prev.global, s.at)
+	for g, w := range s.globals {
+		w.limit.keep(&prev.globals[g].limit)
+		w.succeed(prev.globals[g], s.at)
+	}
 	for i, w := range s.all {
 		w.limit.keep(&prev.all[i].limit)
 		w.succeed(prev.all[i], s.at)
@@ -277,7 +281,9 @@ func (s *settings) bequeath(prev *settings) {
 // takeOver ends the change that bequeath began, once s is in force: everything
 // is brought up to it.
 func (s *settings) takeOver() {
-	s.global.settle()
+	for _, w := range s.globals {
+		w.settle()
+	}
 	for _, w := range s.all {
 		w.settle()
 	}

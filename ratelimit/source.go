@@ -94,6 +94,7 @@ type key struct {
 	name     uint64 // hash of an account's
 	endpoint uint16
 	bits     uint8 // of the address
+	group    Group // of endpoints; 0 where a tier knows none
 }
 
 // A hasher is the secret of a limiter's tables: nobody outside can tell which
@@ -113,7 +114,7 @@ func newHasher() hasher {
 
 // sum is the hash of k in a tier.
 func (h *hasher) sum(k key, tier Tier) uint64 {
-	what := uint64(tier) | uint64(k.bits)<<8 | uint64(k.endpoint)<<16
+	what := uint64(tier) | uint64(k.bits)<<8 | uint64(k.endpoint)<<16 | uint64(k.group)<<32
 	x := fold(k.address.hi^h.keys[0], k.address.lo^h.keys[1])
 	return fold(x^k.name^h.keys[2], what^h.keys[3])
 }
