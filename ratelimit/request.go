@@ -82,7 +82,7 @@ func (r *request) ofSource(s *settings, h *hasher, source netip.Addr, group Grou
 		bits := max(siteBits, int(ru.bits))
 		r.want(s, h, key{address: a.masked(bits), bits: uint8(bits), group: group}, PerPrefix, ru.class)
 	}
-	if endpoint >= 0 {
+	if endpoint >= 0 && s.schedules[EndpointIP].limits[endpoint].active {
 		k := clientKey(a, common)
 		k.endpoint = uint16(endpoint)
 		r.want(s, h, k, EndpointIP, uint16(endpoint))
@@ -102,6 +102,7 @@ func clientKey(a address, ru rule) key {
 // attempt decides r under s. A no means that s is not in force any more, and
 // that nothing was done.
 func (l *Limiter) attempt(r *request, s *settings, all, global *word) bool {
+	all, global = all.orNil(), global.orNil()
 	asRead := r.read(s)
 	if asRead {
 		r.judge()
@@ -211,19 +212,24 @@ func (r *request) bring(s *settings) {
 
 // locate finds the claim's bucket. A no means that it is of another class.
 func (c *claim) locate(s *settings, now int64) bool {
-	place, known := c.set.find(c.name)
-	c.place, c.tat = place, 0
-	switch {
-	case known:
-		c.tat = c.set.tats[place].Load()
-		return c.set.names[place].Load() == c.name
-	case c.table.strict:
-		class := c.set.names[place].Load() & classMask
-		if c.set.tats[place].Load()-now > s.schedules[c.tier].limits[class].capacity/2 {
-			c.place, c.tat = overflow, c.set.tats[overflow].Load()
-		}
+	if c.place = c.set.find(c.name); c.place < ways {
+		c.tat = c.set.tats[c.place].Load()
+		return c.set.names[c.place].Load() == c.name
 	}
+	c.newcomer(s, now)
 	return true
+}
+
+// newcomer finds a place for a bucket that has none yet, and is full.
+func (c *claim) newcomer(s *settings, now int64) {
+	c.place, c.tat = c.set.soonest(), 0
+	if !c.table.strict {
+		return
+	}
+	class := c.set.names[c.place].Load() & classMask
+	if c.set.tats[c.place].Load()-now > s.schedules[c.tier].limits[class].capacity/2 {
+		c.place, c.tat = overflow, c.set.tats[overflow].Load()
+	}
 }
 
 // judge asks the buckets of the source or account.
@@ -242,6 +248,12 @@ func (r *request) judge() {
 			r.refuse(c.tier, a, c.lim.shadow)
 		}
 	}
+}
+
+// covers reports whether a bucket of l has nothing to add to a refusal: it makes
+// nobody wait for longer than it takes to bring back what he wants.
+func (v *verdict) covers(l *limit, c Cost) bool {
+	return v.never || l.fits(c) && l.price(c) <= max(v.wait, int64(time.Second))
 }
 
 // refuse takes note of a no. In shadow it counts, if the request got that far,
@@ -278,10 +290,10 @@ func (c *claim) commit(now int64) {
 	c.set.tats[c.place].Store(c.tat)
 }
 
-// look asks a shared bucket how long it would refuse. A no means that it is
-// sealed.
+// look asks a shared bucket how long it would refuse, if that can be longer than
+// the others do: mostly it is left alone. A no means that it is sealed.
 func (r *request) look(t Tier, w *word) bool {
-	if w == nil || !w.limit.active || w.limit.shadow {
+	if w == nil || w.limit.shadow || r.covers(&w.limit, r.cost) {
 		return true
 	}
 	a, ok := w.look(r.now, r.cost)
@@ -310,7 +322,7 @@ func (r *request) share(all, global *word, clock func() int64) bool {
 
 // take takes from a shared bucket, or notes its no.
 func (r *request) take(t Tier, w *word) (payment, bool) {
-	if w == nil || !w.limit.active {
+	if w == nil {
 		return payment{}, true
 	}
 	p, a, ok := w.take(r.now, r.cost)

@@ -32,7 +32,11 @@ func (a address) masked(n int) address {
 func (a address) less(b address) bool { return a.hi < b.hi || a.hi == b.hi && a.lo < b.lo }
 
 func addressOf(a netip.Addr) address {
-	b := a.As16() // leaves out the zone, and maps IPv4
+	if a.Is4() {
+		b := a.As4()
+		return address{lo: mapped | uint64(binary.BigEndian.Uint32(b[:]))}
+	}
+	b := a.As16() // leaves out the zone
 	return address{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 

@@ -107,20 +107,25 @@ func (s *set) unlock(w, gen uint64) {
 // restore lets go of the set, in which nothing was written.
 func (s *set) restore(w uint64) { s.word.Store(w) }
 
-// find returns the place of name, whatever its class, or where it should come.
-func (s *set) find(name uint64) (place int, known bool) {
+// find returns the place of name, whatever its class, or ways if it has none.
+func (s *set) find(name uint64) int {
 	for i := range s.names {
-		if n := s.names[i].Load(); n>>classBits == name>>classBits {
-			return i, true
+		if (s.names[i].Load()^name)>>classBits == 0 {
+			return i
 		}
 	}
-	soonest := s.tats[0].Load()
+	return ways
+}
+
+// soonest returns the place of whoever owes least: it is free again first.
+func (s *set) soonest() int {
+	place, soonest := 0, s.tats[0].Load()
 	for i := 1; i < ways; i++ {
 		if tat := s.tats[i].Load(); tat < soonest {
 			place, soonest = i, tat
 		}
 	}
-	return place, false
+	return place
 }
 
 // catchUp brings the entries, which are a generation behind, up to sc. The

@@ -36,25 +36,30 @@ func (w *word) succeed(prev *word, at int64) {
 	prev.next.Store(w)
 }
 
-// load returns the TAT, and false if the word is sealed.
-func (w *word) load() (int64, bool) {
-	for {
-		v := w.state.Load()
-		if v != unread {
-			return v, v >= 0
-		}
-		w.inherit()
+// orNil is nil for a word that limits nothing.
+func (w *word) orNil() *word {
+	if w == nil || !w.limit.active {
+		return nil
 	}
+	return w
 }
 
-// inherit reads the will, if nobody else has.
-func (w *word) inherit() {
-	prev := w.prev.Load()
-	if prev == nil {
-		return // somebody has
+// load returns the TAT, and false if the word is sealed.
+func (w *word) load() (int64, bool) {
+	v := w.state.Load()
+	for v == unread {
+		v = w.inherit()
 	}
-	tat := prev.state.Or(seal) &^ seal
-	w.state.CompareAndSwap(unread, convert(tat, &prev.limit, &w.limit, w.at))
+	return v, v >= 0
+}
+
+// inherit reads the will, if nobody else has, and returns the state.
+func (w *word) inherit() int64 {
+	if prev := w.prev.Load(); prev != nil {
+		tat := prev.state.Or(seal) &^ seal
+		w.state.CompareAndSwap(unread, convert(tat, &prev.limit, &w.limit, w.at))
+	}
+	return w.state.Load()
 }
 
 // settle ends the inheritance: the predecessor can be forgotten.
