@@ -294,15 +294,15 @@ func (a *Authority) abort(ctx context.Context, led Ledger, in Intent, cause erro
 		a.log.ErrorContext(ctx, "recording the end of an issuance", slog.String("serial", string(in.Serial)), slog.Any("error", err))
 	}
 	if NeverSigned(cause) {
-		return &Refusal{Code: Busy, Detail: "the signing device is busy", RetryAfter: retryAfter(cause), Err: cause}
+		return &Refusal{Code: Busy, Detail: "the signing device is busy", RetryAfter: RetryAfter(cause), Err: cause}
 	}
 	a.metrics.abandoned.Inc()
 	a.tellRevoked(Revoked{Issuer: in.Issuer, Serial: in.Serial, Reason: AbandonedReason, At: a.now()})
 	return fmt.Errorf("certificate %s: %w", in.Serial, cause)
 }
 
-// retryAfter is when to come back to a device that cause calls busy.
-func retryAfter(cause error) time.Duration {
+// RetryAfter is when to come back to a device that cause calls busy.
+func RetryAfter(cause error) time.Duration {
 	if busy, ok := errors.AsType[*keys.BusyError](cause); ok && busy.RetryAfter > 0 {
 		return busy.RetryAfter
 	}
