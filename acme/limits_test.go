@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -690,10 +691,11 @@ func TestForeignAndMissingTakeTheSameWork(t *testing.T) {
 func TestQuotaIsSpentByOrdersAlone(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
+	var later atomic.Int64 // read by the background, too
 	w := limitedWorld(t, ratelimit.Config{}, func(c *acme.Config) {
 		c.OrderQuota = ratelimit.Quota{Limit: 6, Window: time.Hour}
 		c.MaxNames = 7
-		c.Clock = func() time.Time { return now }
+		c.Clock = func() time.Time { return now.Add(time.Duration(later.Load())) }
 	})
 	c, other := w.client(), w.client()
 	url := w.url("new-order")
@@ -728,7 +730,7 @@ func TestQuotaIsSpentByOrdersAlone(t *testing.T) {
 	}
 	c.order("e.example.com", "f.example.com")
 	other.order("a.example.com", "b.example.com", "c.example.com", "d.example.com", "e.example.com", "f.example.com")
-	now = now.Add(40 * time.Minute)
+	later.Store(int64(40 * time.Minute))
 	c.order("1.example.com", "2.example.com", "3.example.com", "4.example.com")
 	c.post(url, dns("5.example.com")).problem(429, "rateLimited")
 }
