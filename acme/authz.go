@@ -191,8 +191,8 @@ func (s *Server) startChallenge(r *http.Request, req request, a Authorization, t
 		if err != nil && !isMoved(err) {
 			return a, err
 		}
-		if err == nil && !s.validations.offer(claimed{a.ID, lease}) {
-			s.giveBack(r.Context(), a.ID, lease)
+		if c := (claimed{a.ID, a.AccountID, lease}); err == nil && !s.validations.offer(c) {
+			s.giveBack(r.Context(), c)
 		}
 		if a, err = s.readAuthorization(r.Context(), a.ID); err != nil {
 			return a, err

@@ -30,11 +30,13 @@ func (s *Server) Recover(ctx context.Context) error {
 	if _, err := s.pollOrders(ctx); err != nil {
 		return err
 	}
-	if err := s.slots.Acquire(ctx, s.cfg.FinalizeSlots); err != nil {
-		return err
-	}
-	s.slots.Release(s.cfg.FinalizeSlots)
-	return nil
+	return s.recovery.tally.wait(ctx)
+}
+
+// CountBacklog counts what is processing, as Run does.
+func (s *Server) CountBacklog(ctx context.Context) error {
+	_, err := s.countBacklog(ctx)
+	return err
 }
 
 // Sweep runs one round of cleaning.

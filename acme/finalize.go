@@ -14,6 +14,7 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/peer"
 )
 
 // order answers POST-as-GET of an order.
@@ -52,6 +53,10 @@ func (s *Server) finalize(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	o.CSR, o.CSRHash = csr, hashCSR(csr)
+	// Asked of the certificates, not of the orders, which are purged.
+	if o.Renewal, err = s.store.HasCertificate(r.Context(), actor(o.AccountID), o.Identifiers, s.now()); err != nil {
+		return err
+	}
 	if err := s.issueWithin(r.Context(), o, s.cfg.FinalizeWait); err != nil {
 		return err
 	}
@@ -129,34 +134,57 @@ func inCSR(err error) error {
 // then is parked: the order is durably processing, whoever works on it.
 // The error is a refusal of an order that stays ready.
 func (s *Server) issueWithin(ctx context.Context, o Order, d time.Duration) error {
+	at, err := s.backlog.enter(o)
+	if err != nil {
+		s.metrics.order("turned_away")
+		return err
+	}
+	defer at.leave()
 	wait, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	if err := s.slots.Acquire(wait, 1); err != nil {
+	done, err := s.issueInTurn(wait, o, at)
+	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err() // nobody waits for an answer, and none was promised
 		}
-		return s.park(ctx, o, s.now())
+		return s.park(ctx, o, at, s.now())
 	}
-	done := make(chan error, 1)
-	// The slot owns the goroutine: Run takes all slots before it returns.
-	go func() {
-		defer s.slots.Release(1)
-		done <- s.issue(context.WithoutCancel(ctx), o)
-	}()
 	select {
 	case err := <-done:
-		return s.afterIssue(ctx, o, err)
+		return s.afterIssue(ctx, o, at, err)
 	case <-wait.Done():
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		// Not before the try that goes on has ended.
-		return s.park(ctx, o, s.now().Add(s.cfg.IssueTimeout))
+		return s.park(ctx, o, at, s.now().Add(s.cfg.IssueTimeout))
 	}
 }
 
+var errClosing = errors.New("the server is shutting down")
+
+// issueInTurn waits for a seat and starts to issue. Run waits for what was
+// started, and nothing starts after that.
+func (s *Server) issueInTurn(wait context.Context, o Order, at *place) (<-chan error, error) {
+	release, err := s.seat(wait, o)
+	if err != nil {
+		return nil, err
+	}
+	if !s.underway.begin() {
+		release()
+		return nil, errClosing
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer s.underway.end()
+		defer release()
+		done <- s.issue(context.WithoutCancel(wait), o, at)
+	}()
+	return done, nil
+}
+
 // afterIssue decides what an attempt for a waiting client means.
-func (s *Server) afterIssue(ctx context.Context, o Order, err error) error {
+func (s *Server) afterIssue(ctx context.Context, o Order, at *place, err error) error {
 	switch {
 	case err == nil, isMoved(err), errors.Is(err, errBegun):
 		return nil // the order itself says how it stands
@@ -164,25 +192,27 @@ func (s *Server) afterIssue(ctx context.Context, o Order, err error) error {
 		// Nothing was claimed. The client did all it can: the order is
 		// accepted, and issued when it can be.
 		s.log.WarnContext(ctx, "issuance put off", slog.String("order", o.ID), slog.Any("error", err))
-		return s.park(ctx, o, s.now().Add(backoff(0, err)))
+		return s.park(ctx, o, at, s.now().Add(backoff(0, err)))
 	}
 	return inCSR(err)
 }
 
-func (s *Server) park(ctx context.Context, o Order, due time.Time) error {
+func (s *Server) park(ctx context.Context, o Order, at *place, due time.Time) error {
 	err := s.store.Park(context.WithoutCancel(ctx), s.claim(o, due))
-	if err != nil && !isMoved(err) {
+	switch {
+	case isMoved(err):
+		return nil
+	case err != nil:
 		return err
 	}
-	select {
-	case s.dueOrders <- struct{}{}:
-	default:
-	}
+	at.durable()
+	s.metrics.order("parked")
+	hint(s.dueOrders)
 	return nil
 }
 
 func (s *Server) claim(o Order, due time.Time) Claim {
-	return Claim{OrderID: o.ID, Prev: o.IntentID, CSR: o.CSR, CSRHash: o.CSRHash, Now: s.now(), DueAt: due}
+	return Claim{OrderID: o.ID, Prev: o.IntentID, CSR: o.CSR, CSRHash: o.CSRHash, Renewal: o.Renewal, Now: s.now(), DueAt: due}
 }
 
 // errBegun marks the error of an issuance that was claimed: the ledger has
@@ -191,10 +221,11 @@ var errBegun = errors.New("issuance was begun")
 
 // issue makes one attempt, in a time of its own. A panic ends the attempt, not
 // the process: the recovery finds the order.
-func (s *Server) issue(ctx context.Context, o Order) (err error) {
+func (s *Server) issue(ctx context.Context, o Order, at *place) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.IssueTimeout)
 	defer cancel()
-	led := &ledger{s: s, order: o}
+	ctx = peer.WithIdentity(ctx, actor(o.AccountID)) // whose turn it is at the device, too
+	led := &ledger{s: s, order: o, at: at}
 	defer func() {
 		if v := recover(); v != nil {
 			s.log.ErrorContext(ctx, "panic in issuance", slog.String("order", o.ID), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
@@ -205,7 +236,7 @@ func (s *Server) issue(ctx context.Context, o Order) (err error) {
 	}()
 	_, err = s.ca.Issue(ctx, ca.Request{
 		Profile: o.Profile, CSR: o.CSR, Identifiers: o.Identifiers, NotBefore: o.NotBefore, NotAfter: o.NotAfter,
-		Requester: requester(ctx, actor(o.AccountID)),
+		Requester: requester(ctx, actor(o.AccountID)), Renewal: o.Renewal,
 	}, led)
 	if err == nil {
 		s.metrics.order("valid")
@@ -222,6 +253,7 @@ func (s *Server) issue(ctx context.Context, o Order) (err error) {
 type ledger struct {
 	s     *Server
 	order Order
+	at    *place
 	begun bool
 }
 
@@ -230,11 +262,16 @@ func (l *ledger) Begin(ctx context.Context, in ca.Intent) error {
 		return err
 	}
 	l.begun = true
+	l.at.durable()
 	return nil
 }
 
 func (l *ledger) Commit(ctx context.Context, in ca.Intent, c ca.Certificate) error {
-	return l.s.store.CommitIssue(ctx, l.order.ID, in, c, l.s.now().Add(l.s.cfg.Retention))
+	if err := l.s.store.CommitIssue(ctx, l.order.ID, in, c, l.s.now().Add(l.s.cfg.Retention)); err != nil {
+		return err
+	}
+	l.s.backlog.done(l.order.AccountID)
+	return nil
 }
 
 func (l *ledger) Abort(ctx context.Context, in ca.Intent, cause error) error {
@@ -242,7 +279,7 @@ func (l *ledger) Abort(ctx context.Context, in ca.Intent, cause error) error {
 	if err := l.s.store.AbortIssue(ctx, l.order.ID, in, cause, v); err != nil {
 		return err
 	}
-	l.s.countVerdict(v)
+	l.s.countVerdict(l.order, v)
 	return nil
 }
 
@@ -272,8 +309,10 @@ func (s *Server) hopeless(now time.Time) Verdict {
 	return Verdict{Failed: p, PurgeAt: now.Add(s.cfg.Retention), Counts: true}
 }
 
-func (s *Server) countVerdict(v Verdict) {
+// countVerdict notes what became of an order that was processing.
+func (s *Server) countVerdict(o Order, v Verdict) {
 	if v.Failed != nil {
+		s.backlog.done(o.AccountID)
 		s.metrics.order("invalid")
 		return
 	}
@@ -292,10 +331,16 @@ func retryable(err error) bool {
 	return busy(err) || !refusal
 }
 
-// backoff doubles from two seconds to about two minutes; the authority's own wish wins.
+const maxBackoff = 10 * time.Minute
+
+// backoff doubles from two seconds to about two minutes; the authority's or the
+// device's own wish wins.
 func backoff(attempts int, err error) time.Duration {
 	if r, ok := errors.AsType[*ca.Refusal](err); ok && r.RetryAfter > 0 {
-		return min(r.RetryAfter, 10*time.Minute)
+		return min(r.RetryAfter, maxBackoff)
+	}
+	if ca.NeverSigned(err) {
+		return min(ca.RetryAfter(err), maxBackoff)
 	}
 	return 2 * time.Second << min(attempts, 6)
 }
@@ -304,6 +349,7 @@ func backoff(attempts int, err error) time.Duration {
 // process. The caller has claimed it and holds a slot.
 func (s *Server) resume(ctx context.Context, o Order) {
 	err := s.resumeOnce(ctx, o)
+	s.learn(err)
 	if err == nil || isMoved(err) || errors.Is(err, errBegun) {
 		return
 	}
@@ -311,6 +357,16 @@ func (s *Server) resume(ctx context.Context, o Order) {
 	s.log.WarnContext(ctx, "issuance of a waiting order failed", slog.String("order", o.ID), slog.Bool("final", v.Failed != nil), slog.Any("error", err))
 	if err := s.settle(ctx, o, v); err != nil && !isMoved(err) {
 		s.log.ErrorContext(ctx, "settling order", slog.String("order", o.ID), slog.Any("error", err))
+	}
+}
+
+// learn paces the background by what came of an attempt.
+func (s *Server) learn(err error) {
+	switch {
+	case err == nil:
+		s.lull.served()
+	case busy(err):
+		s.lull.refused(s.now(), backoff(0, err))
 	}
 }
 
@@ -322,7 +378,7 @@ func (s *Server) resumeOnce(ctx context.Context, o Order) error {
 	if o.Deaths >= maxDeaths {
 		return s.settle(ctx, o, s.hopeless(s.now()))
 	}
-	return s.issue(ctx, o)
+	return s.issue(ctx, o, nil)
 }
 
 var errPanic = errors.New("issuance panicked")
@@ -343,6 +399,6 @@ func (s *Server) settle(ctx context.Context, o Order, v Verdict) error {
 	if err := s.store.Settle(ctx, o.ID, o.IntentID, v, e); err != nil {
 		return err
 	}
-	s.countVerdict(v)
+	s.countVerdict(o, v)
 	return nil
 }

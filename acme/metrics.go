@@ -10,7 +10,7 @@ import (
 type metrics struct {
 	requests    *prometheus.CounterVec // by endpoint and outcome: "ok" or a problem type
 	validations *prometheus.CounterVec // by challenge type and outcome: "valid" or a problem type
-	orders      *prometheus.CounterVec // by outcome: created, valid, invalid, retried
+	orders      *prometheus.CounterVec // by outcome: created, parked, turned_away, valid, invalid, retried
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -37,3 +37,16 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 }
 
 func (m *metrics) order(event string) { m.orders.WithLabelValues(event).Inc() }
+
+func registerBacklog(r prometheus.Registerer, size func() int) error {
+	if r == nil {
+		return nil
+	}
+	err := r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "secsy_acme_backlog_orders", Help: "Orders that wait to be issued or are being issued, about.",
+	}, func() float64 { return float64(size()) }))
+	if err != nil {
+		return fmt.Errorf("registering ACME metrics: %w", err)
+	}
+	return nil
+}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
@@ -41,11 +40,13 @@ type Config struct {
 	AuthzLifetime time.Duration // of a valid authorization, default 30 days
 	Retention     time.Duration // of what ended, before it is deleted, default 30 days
 
-	ValidationWorkers int           // default 16
+	ValidationWorkers int           // default 16; one account has less than half of them
 	ValidationQueue   int           // default four for each worker; what is beyond waits in the database
 	ValidationTimeout time.Duration // of one validation, default 60 s
-	FinalizeSlots     int64         // issuances at a time, default 16
+	FinalizeSlots     int           // issuances at a time, default 16
 	FinalizeWait      time.Duration // how long a client waits for its certificate, default 10 s
+	IssuanceQueue     int           // clients who wait for a slot, default 256; what is beyond is put off at once
+	MaxBacklog        int           // orders that are put off or being issued, default 10,000; what is beyond stays ready
 	IssueTimeout      time.Duration // of one issuance, default 60 s
 	MaxIssueAttempts  int           // of one order that fails for reasons other than a busy device or the end of the process, default 5
 
@@ -80,12 +81,20 @@ type Server struct {
 	revokes *gate.Gate // turns to read and verify revocations
 
 	quotaRefused atomic.Int64
-	slots        *semaphore.Weighted // issuances under way
 	metrics      *metrics
 	log          *slog.Logger
 
 	validations *queue
 	dueOrders   chan struct{} // a hint that an order was parked
+
+	issuances      *gate.Gate
+	underway       tally // issuances that have begun
+	backlog        *backlog
+	recovery       *crew // for orders that were put off
+	lull           *lull
+	validationGate *gate.Gate
+	validators     *crew
+	dueValidations chan struct{} // a hint that a validation was given back
 }
 
 // New returns a Server, or says what is wrong with c.
@@ -107,10 +116,16 @@ func New(c Config) (*Server, error) {
 		origin:  c.BaseURL.Scheme + "://" + c.BaseURL.Host,
 		root:    strings.TrimSuffix(c.BaseURL.Path, "/") + c.Path,
 		nonces:  n,
-		slots:   semaphore.NewWeighted(c.FinalizeSlots),
 		metrics: m, log: c.Logger,
 		validations: newQueue(c.ValidationQueue, validationLease(c.ValidationTimeout)),
 		dueOrders:   make(chan struct{}, 1),
+		backlog:     newBacklog(c.MaxBacklog), dueValidations: make(chan struct{}, 1),
+	}
+	if err := s.makeGates(); err != nil {
+		return nil, err
+	}
+	if err := registerBacklog(c.Registerer, s.Backlog); err != nil {
+		return nil, err
 	}
 	if err := s.prepareAdmission(); err != nil {
 		return nil, err
@@ -167,11 +182,12 @@ func (c *Config) setDefaults() {
 	setDefault(&c.AuthzLifetime, 30*day)
 	setDefault(&c.Retention, 30*day)
 	setDefault(&c.ValidationWorkers, 16)
-	// So short that nobody's lease ends in the queue, which counts as an attempt.
 	setDefault(&c.ValidationQueue, 4*c.ValidationWorkers)
 	setDefault(&c.ValidationTimeout, time.Minute)
 	setDefault(&c.FinalizeSlots, 16)
 	setDefault(&c.FinalizeWait, 10*time.Second)
+	setDefault(&c.IssuanceQueue, 256)
+	setDefault(&c.MaxBacklog, 10000)
 	setDefault(&c.IssueTimeout, time.Minute)
 	setDefault(&c.MaxIssueAttempts, 5)
 	setDefault(&c.MaxBody, 64<<10)

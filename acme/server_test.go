@@ -1274,7 +1274,7 @@ func TestRunFinishesIssuancesAndGivesValidationsBack(t *testing.T) {
 	if got := c.get(u).str("status"); got != "valid" {
 		t.Errorf("order is %s after Run ended", got)
 	}
-	due, err := w.store.DueValidations(t.Context(), w.clock.now(), 10)
+	due, err := w.store.DueValidations(t.Context(), w.clock.now(), "", 10)
 	if err != nil || len(due) != 1 || !strings.HasSuffix(authz, due[0].ID) {
 		t.Errorf("due: %+v, %v", due, err)
 	}

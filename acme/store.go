@@ -123,9 +123,10 @@ type Authorizations interface {
 	// StartChallenge moves a pending, unstarted authorization to t with a lease
 	// until lease, or returns ErrMoved.
 	StartChallenge(ctx context.Context, id string, t ChallengeType, lease, now time.Time) error
-	// DueValidations lists started validations whose lease ended: each
-	// account's oldest, then each one's next, and so on.
-	DueValidations(ctx context.Context, now time.Time, limit int) ([]Authorization, error)
+	// DueValidations lists started validations whose lease ended, each account's
+	// oldest first. It is the turn of the accounts that hold the fewest leases,
+	// of equals of the one after the given one, and so on around.
+	DueValidations(ctx context.Context, now time.Time, after string, limit int) ([]Authorization, error)
 	// ExtendLease moves the holder's lease of a started validation from old to
 	// until; ErrMoved says that somebody else has it.
 	ExtendLease(ctx context.Context, id string, old, until time.Time) error
@@ -162,10 +163,12 @@ type Issuances interface {
 	CommitIssue(ctx context.Context, orderID string, in ca.Intent, c ca.Certificate, purgeAt time.Time) error
 	// AbortIssue ends the intent, and does v to the order if it is still this intent's.
 	AbortIssue(ctx context.Context, orderID string, in ca.Intent, cause error, v Verdict) error
-	// DueOrders lists processing orders whose time to be looked at has come:
-	// each account's oldest, then each one's next, and so on; renewals are taken
-	// for a minute older than they are.
-	DueOrders(ctx context.Context, now time.Time, limit int) ([]Order, error)
+	// DueOrders lists processing orders whose time to be looked at has come, each
+	// account's oldest first. It is the turn of the accounts that have the fewest
+	// processing orders whose time has not come, of equals of the one after the
+	// given one, and so on around; renewals, and what has been due for a minute,
+	// come a turn earlier.
+	DueOrders(ctx context.Context, now time.Time, after string, limit int) ([]Order, error)
 	// ClaimDue moves the time from old to until: ErrMoved says that somebody
 	// else did. If the order has an intent, its attempt ended with its process,
 	// and is counted among the deaths from then on.

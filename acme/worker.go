@@ -9,18 +9,19 @@ import (
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/gate"
 )
 
 const (
 	pollEvery   = 2 * time.Second  // for what waits in the database
 	sweepEvery  = 30 * time.Second // and at once again while there is a full batch
-	pollBatch   = 64
+	pollBatch   = 256
 	sweepBatch  = 500
 	maxAttempts = 10 // of a validation whose process ended each time
 )
 
-// A queue hands started validations to workers. It is only a shortcut: what it
-// has no room for is found in the database when its lease ends.
+// A queue hands validations that a client started to the crew. It is only a
+// shortcut: what it has no room for is found in the database when its lease ends.
 type queue struct {
 	ch   chan claimed
 	hold time.Duration
@@ -28,8 +29,9 @@ type queue struct {
 
 // claimed is a validation and the lease it is ours by.
 type claimed struct {
-	id    string
-	lease time.Time
+	id      string
+	account string
+	lease   time.Time
 }
 
 func newQueue(n int, hold time.Duration) *queue {
@@ -54,7 +56,7 @@ func (q *queue) offer(c claimed) bool {
 	}
 }
 
-// validationLease is long enough for one validation and some waiting in the queue.
+// validationLease is long enough for one validation and the wait for its turn.
 func validationLease(timeout time.Duration) time.Duration { return 2*timeout + 10*time.Second }
 
 // Run validates, issues what was put off or left behind by a process that
@@ -63,11 +65,10 @@ func validationLease(timeout time.Duration) time.Duration { return 2*timeout + 1
 // order later than that park it for the next start.
 func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	for range s.cfg.ValidationWorkers {
-		wg.Go(func() { s.validateLoop(ctx) })
-	}
-	wg.Go(func() { s.every(ctx, pollEvery, nil, s.pollValidations) })
+	wg.Go(func() { s.dispatchValidations(ctx) })
+	wg.Go(func() { s.every(ctx, pollEvery, s.dueValidations, s.pollValidations) })
 	wg.Go(func() { s.every(ctx, pollEvery, s.dueOrders, s.pollOrders) })
+	wg.Go(func() { s.every(ctx, pollEvery, nil, s.countBacklog) })
 	wg.Go(func() { s.every(ctx, sweepEvery, nil, s.sweep) })
 	wg.Wait()
 	return s.drain(ctx)
@@ -83,12 +84,15 @@ func (s *Server) TakeOver(ctx context.Context) error {
 	return nil
 }
 
-// drain takes every slot, and keeps them.
+// drain waits for all that is under way, and lets nothing more begin.
 func (s *Server) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.IssueTimeout+5*time.Second)
 	defer cancel()
-	if err := s.slots.Acquire(ctx, s.cfg.FinalizeSlots); err != nil {
-		return fmt.Errorf("waiting for issuances under way: %w", err)
+	s.underway.close()
+	for _, t := range []*tally{&s.validators.tally, &s.recovery.tally, &s.underway} {
+		if err := t.wait(ctx); err != nil {
+			return fmt.Errorf("waiting for what is under way: %w", err)
+		}
 	}
 	return nil
 }
@@ -121,71 +125,128 @@ func (s *Server) sweep(ctx context.Context) (bool, error) {
 	return n >= sweepBatch, err
 }
 
+// workOff starts all of list, some of them as soon as there is room. It gives up
+// after a while, because who came meanwhile may be due a turn before the rest.
+// More says that it makes sense to list again at once.
+func workOff[T any](ctx context.Context, list []T, c *crew, start func(T) start) (more bool, err error) {
+	patience := time.NewTimer(pollEvery)
+	defer patience.Stop()
+	full := len(list) == pollBatch
+	for begun := 0; ; {
+		var rest []T
+		for _, x := range list {
+			switch start(x) {
+			case started:
+				begun++
+			case noRoom:
+				rest = append(rest, x)
+			}
+		}
+		if len(rest) == 0 {
+			return full && begun > 0, nil
+		}
+		list = rest
+		select {
+		case <-c.freed:
+		case <-patience.C:
+			return begun > 0, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
 // pollOrders takes over orders that are processing and that nobody works on.
 func (s *Server) pollOrders(ctx context.Context) (bool, error) {
-	due, err := s.store.DueOrders(ctx, s.now(), pollBatch)
+	if s.lull.room(s.now()) == 0 {
+		return false, nil
+	}
+	due, err := s.store.DueOrders(ctx, s.now(), s.recovery.lastTurn(), pollBatch)
 	if err != nil {
 		return false, err
 	}
-	for _, o := range due {
-		if err := s.slots.Acquire(ctx, 1); err != nil {
-			return false, err
-		}
-		until := s.now().Add(s.cfg.IssueTimeout + 10*time.Second)
-		if err := s.store.ClaimDue(ctx, o.ID, o.DueAt, until); err != nil {
-			s.slots.Release(1)
-			if isMoved(err) {
-				continue
-			}
-			return false, err
-		}
-		o.DueAt = until
-		if o.IntentID != "" { // as ClaimDue has counted it
-			o.Attempts, o.Deaths = max(o.Attempts-1, 0), o.Deaths+1
-		}
-		go func() {
-			defer s.slots.Release(1)
-			s.resume(context.WithoutCancel(ctx), o)
-		}()
+	return workOff(ctx, due, s.recovery, func(o Order) start {
+		return s.recovery.start(o.AccountID, o.ID, func() { s.takeOver(ctx, o) })
+	})
+}
+
+// takeOver waits for the order's turn, as its client would, and goes on with it.
+func (s *Server) takeOver(ctx context.Context, o Order) {
+	release, err := s.seat(ctx, o)
+	if err != nil {
+		sitOut(ctx, err) // it is still due
+		return
 	}
-	return len(due) == pollBatch, nil
+	defer release()
+	if !s.underway.begin() {
+		return
+	}
+	defer s.underway.end()
+	until := s.now().Add(s.cfg.IssueTimeout + 10*time.Second)
+	if err := s.store.ClaimDue(ctx, o.ID, o.DueAt, until); err != nil {
+		if !isMoved(err) && ctx.Err() == nil {
+			s.log.ErrorContext(ctx, "taking over an order", slog.String("order", o.ID), slog.Any("error", err))
+			sitOut(ctx, err)
+		}
+		return
+	}
+	o.DueAt = until
+	if o.IntentID != "" { // as ClaimDue has counted it
+		o.Attempts, o.Deaths = max(o.Attempts-1, 0), o.Deaths+1
+	}
+	s.resume(context.WithoutCancel(ctx), o)
 }
 
 // pollValidations takes over validations whose lease ended.
 func (s *Server) pollValidations(ctx context.Context) (bool, error) {
-	due, err := s.store.DueValidations(ctx, s.now(), pollBatch)
+	due, err := s.store.DueValidations(ctx, s.now(), s.validators.lastTurn(), pollBatch)
 	if err != nil {
 		return false, err
 	}
-	for _, a := range due {
-		lease := s.now().Add(s.validations.hold) // the one before may have waited for room
-		if err := s.store.TakeLease(ctx, a.ID, a.Lease, lease); err != nil {
-			if isMoved(err) {
-				continue
-			}
-			return false, err
-		}
-		select {
-		case s.validations.ch <- claimed{a.ID, lease}:
-		case <-ctx.Done():
-			s.giveBack(ctx, a.ID, lease)
-			return false, ctx.Err()
-		}
-	}
-	return len(due) == pollBatch, nil
+	return workOff(ctx, due, s.validators, func(a Authorization) start {
+		return s.validators.start(a.AccountID, a.ID, func() { s.takeValidation(ctx, a) })
+	})
 }
 
-func (s *Server) validateLoop(ctx context.Context) {
+func (s *Server) takeValidation(ctx context.Context, a Authorization) {
+	lease := s.now().Add(s.validations.hold)
+	if err := s.store.TakeLease(ctx, a.ID, a.Lease, lease); err != nil {
+		if !isMoved(err) && ctx.Err() == nil {
+			s.log.ErrorContext(ctx, "taking over a validation", slog.String("authorization", a.ID), slog.Any("error", err))
+			sitOut(ctx, err)
+		}
+		return
+	}
+	s.validateInTurn(ctx, claimed{a.ID, a.AccountID, lease})
+}
+
+// dispatchValidations starts what clients say is ready, as far as there is room. The rest
+// takes its turn with what is in the database.
+func (s *Server) dispatchValidations(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			s.giveBackQueued(ctx)
 			return
 		case c := <-s.validations.ch:
-			if err := s.validate(ctx, c); err != nil && !isMoved(err) {
-				s.log.ErrorContext(ctx, "validating", slog.String("authorization", c.id), slog.Any("error", err))
+			if s.validators.start(c.account, c.id, func() { s.validateInTurn(ctx, c) }) == noRoom {
+				s.giveBack(ctx, c)
 			}
 		}
+	}
+}
+
+// validateInTurn waits for the validation's turn.
+func (s *Server) validateInTurn(ctx context.Context, c claimed) {
+	release, err := s.validationGate.Acquire(ctx, gate.Issuance, c.account)
+	if err != nil {
+		s.giveBack(ctx, c)
+		sitOut(ctx, err)
+		return
+	}
+	defer release()
+	if err := s.validate(ctx, c); err != nil && !isMoved(err) {
+		s.log.ErrorContext(ctx, "validating", slog.String("authorization", c.id), slog.Any("error", err))
 	}
 }
 
@@ -193,7 +254,7 @@ func (s *Server) giveBackQueued(ctx context.Context) {
 	for {
 		select {
 		case c := <-s.validations.ch:
-			s.giveBack(ctx, c.id, c.lease)
+			s.giveBack(ctx, c)
 		default:
 			return
 		}
@@ -201,12 +262,13 @@ func (s *Server) giveBackQueued(ctx context.Context) {
 }
 
 // giveBack lets somebody else, or our next start, validate at once.
-func (s *Server) giveBack(ctx context.Context, id string, lease time.Time) {
+func (s *Server) giveBack(ctx context.Context, c claimed) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := s.store.GiveBackLease(ctx, id, lease, s.now()); err != nil && !isMoved(err) {
-		s.log.WarnContext(ctx, "giving back a validation", slog.String("authorization", id), slog.Any("error", err))
+	if err := s.store.GiveBackLease(ctx, c.id, c.lease, s.now()); err != nil && !isMoved(err) {
+		s.log.WarnContext(ctx, "giving back a validation", slog.String("authorization", c.id), slog.Any("error", err))
 	}
+	hint(s.dueValidations)
 }
 
 // validate makes one validation and writes its outcome.
@@ -225,7 +287,7 @@ func (s *Server) validate(ctx context.Context, c claimed) error {
 	}
 	rec, problem := s.look(ctx, a)
 	if ctx.Err() != nil {
-		s.giveBack(ctx, c.id, c.lease)
+		s.giveBack(ctx, c)
 		return nil
 	}
 	return s.finishValidation(ctx, a, c.lease, rec, problem)

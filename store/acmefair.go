@@ -42,23 +42,31 @@ func (s *ACME) HasCertificate(ctx context.Context, requester string, names []ca.
 	return n > 0, err
 }
 
-// renewalLead is a renewal's head start over an order that is not one. It is
-// bounded, so that none waits for ever behind renewals that keep coming.
+// renewalLead is for how long an order that is no renewal stands behind those
+// that are: bounded, so that none waits for ever behind renewals that keep coming.
 const renewalLead = time.Minute
 
-// dueOrders reads nothing but the index of those that are not listed.
+// dueOrders gives each account its turn: first those of which the fewest orders
+// are being worked on or put off again, of equals the one that follows the last
+// that had a turn, and so on around. How long an order has been waiting counts
+// within its account only: else who has thousands would have the oldest for ever.
+// Of those that are not listed nothing but the index is read.
 const dueOrders = `SELECT ` + orderColumns + ` FROM (
-		SELECT d.id, d.turn, d.since FROM (
-			SELECT p.id, p.due_at - p.renewal * $1 AS since,
+		SELECT d.id, d.account_id, d.due_at,
+			d.held + d.turn - CASE WHEN d.renewal = 1 OR d.due_at <= $1 THEN 1 ELSE 0 END AS turn
+		FROM (
+			SELECT p.id, p.account_id, p.due_at, p.renewal,
+				SUM(CASE WHEN p.due_at > $2 THEN 1 ELSE 0 END) OVER (PARTITION BY p.account_id) AS held,
 				ROW_NUMBER() OVER (PARTITION BY p.account_id, p.renewal ORDER BY p.due_at, p.id) AS turn
-			FROM acme_orders p WHERE p.status = 'processing' AND p.due_at <= $2) d
-		ORDER BY d.turn, d.since, d.id LIMIT $3) f
+			FROM acme_orders p WHERE p.status = 'processing') d
+		WHERE d.due_at <= $2
+		ORDER BY 4, d.account_id <= $3, d.account_id, d.due_at, d.id LIMIT $4) f
 	JOIN acme_orders o ON o.id = f.id
-	ORDER BY f.turn, f.since, f.id`
+	ORDER BY f.turn, f.account_id <= $3, f.account_id, f.due_at, f.id`
 
 // DueOrders lists orders being issued that nobody works on.
-func (s *ACME) DueOrders(ctx context.Context, now time.Time, limit int) ([]acme.Order, error) {
-	return many(ctx, s.db, "listing due orders", scanOrder, dueOrders, renewalLead.Microseconds(), micros(now), int64(limit))
+func (s *ACME) DueOrders(ctx context.Context, now time.Time, after string, limit int) ([]acme.Order, error) {
+	return many(ctx, s.db, "listing due orders", scanOrder, dueOrders, micros(now.Add(-renewalLead)), micros(now), after, int64(limit))
 }
 
 const backlog = `SELECT a.account_id, a.n, CAST(SUM(a.n) OVER () AS BIGINT) FROM (
@@ -83,17 +91,22 @@ func (s *ACME) Backlog(ctx context.Context, top int) (acme.BacklogCount, error) 
 	return out, err
 }
 
+// dueValidations is like dueOrders.
 const dueValidations = `SELECT ` + authzColumns + ` FROM (
-		SELECT d.id, d.turn, d.lease_until FROM (
-			SELECT p.id, p.lease_until, ROW_NUMBER() OVER (PARTITION BY p.account_id ORDER BY p.lease_until, p.id) AS turn
-			FROM acme_authzs p WHERE p.lease_until <> 0 AND p.lease_until <= $1) d
-		ORDER BY d.turn, d.lease_until, d.id LIMIT $2) f
+		SELECT d.id, d.account_id, d.lease_until, d.held + d.turn AS turn
+		FROM (
+			SELECT p.id, p.account_id, p.lease_until,
+				SUM(CASE WHEN p.lease_until > $1 THEN 1 ELSE 0 END) OVER (PARTITION BY p.account_id) AS held,
+				ROW_NUMBER() OVER (PARTITION BY p.account_id ORDER BY p.lease_until, p.id) AS turn
+			FROM acme_authzs p WHERE p.lease_until <> 0) d
+		WHERE d.lease_until <= $1
+		ORDER BY 4, d.account_id <= $2, d.account_id, d.lease_until, d.id LIMIT $3) f
 	JOIN acme_authzs z ON z.id = f.id
-	ORDER BY f.turn, f.lease_until, f.id`
+	ORDER BY f.turn, f.account_id <= $2, f.account_id, f.lease_until, f.id`
 
 // DueValidations lists validations that nobody works on.
-func (s *ACME) DueValidations(ctx context.Context, now time.Time, limit int) ([]acme.Authorization, error) {
-	return many(ctx, s.db, "listing due validations", scanAuthz, dueValidations, micros(now), int64(limit))
+func (s *ACME) DueValidations(ctx context.Context, now time.Time, after string, limit int) ([]acme.Authorization, error) {
+	return many(ctx, s.db, "listing due validations", scanAuthz, dueValidations, micros(now), after, int64(limit))
 }
 
 // ExtendLease moves the lease of a validation, whose holder stays the same.

@@ -575,12 +575,12 @@ func acmeLease(t *testing.T, w acmeWorld) {
 	id, lease := as[0].ID, acmeNow.Add(time.Minute)
 	must(t, w.StartChallenge(ctx, id, acme.HTTP01, lease, acmeNow))
 	wantErr(t, w.StartChallenge(ctx, id, acme.DNS01, lease, acmeNow), acme.ErrMoved)
-	due, err := w.DueValidations(ctx, acmeNow, 10)
+	due, err := w.DueValidations(ctx, acmeNow, "", 10)
 	must(t, err)
 	if len(due) != 0 {
 		t.Fatalf("%d validations are due before the lease ends", len(due))
 	}
-	due, err = w.DueValidations(ctx, lease, 10)
+	due, err = w.DueValidations(ctx, lease, "", 10)
 	must(t, err)
 	if len(due) != 1 || due[0].ID != id {
 		t.Fatalf("due: %+v", due)
@@ -774,12 +774,12 @@ func acmeDue(t *testing.T, w acmeWorld) {
 	o := w.ready(t, "acct", "a.example")
 	c := acmeClaim(o, "csr")
 	must(t, w.Park(ctx, c))
-	due, err := w.DueOrders(ctx, acmeNow, 10)
+	due, err := w.DueOrders(ctx, acmeNow, "", 10)
 	must(t, err)
 	if len(due) != 0 {
 		t.Fatal("an order is due too early")
 	}
-	due, err = w.DueOrders(ctx, c.DueAt, 10)
+	due, err = w.DueOrders(ctx, c.DueAt, "", 10)
 	must(t, err)
 	if len(due) != 1 || due[0].ID != o.ID || string(due[0].CSR) != "csr" {
 		t.Fatalf("due: %+v", due)
@@ -800,12 +800,12 @@ func acmeDue(t *testing.T, w acmeWorld) {
 	}
 	// It waits a little longer at each start from then on.
 	must(t, w.EndLeases(ctx, acmeNow))
-	due, err = w.DueOrders(ctx, acmeNow, 10)
+	due, err = w.DueOrders(ctx, acmeNow, "", 10)
 	must(t, err)
 	if len(due) != 0 {
 		t.Error("an order that has seen its process die is the first thing that the next start does")
 	}
-	due, err = w.DueOrders(ctx, acmeNow.Add(time.Minute), 10)
+	due, err = w.DueOrders(ctx, acmeNow.Add(time.Minute), "", 10)
 	must(t, err)
 	if len(due) != 1 {
 		t.Errorf("%d orders are due in a minute", len(due))
@@ -820,12 +820,12 @@ func acmeEndLeases(t *testing.T, w acmeWorld) {
 	must(t, w.StartChallenge(ctx, as[0].ID, acme.HTTP01, acmeNow.Add(time.Minute), acmeNow))
 	waiting, idle := w.order(t, "acct", "c.example")
 	must(t, w.EndLeases(ctx, acmeNow))
-	orders, err := w.DueOrders(ctx, acmeNow, 10)
+	orders, err := w.DueOrders(ctx, acmeNow, "", 10)
 	must(t, err)
 	if len(orders) != 1 || orders[0].ID != parked.ID {
 		t.Errorf("due orders: %+v", orders)
 	}
-	validations, err := w.DueValidations(ctx, acmeNow, 10)
+	validations, err := w.DueValidations(ctx, acmeNow, "", 10)
 	must(t, err)
 	if len(validations) != 1 || validations[0].ID != as[0].ID {
 		t.Errorf("due validations: %+v; those not started are %s", validations, idle[0].ID)

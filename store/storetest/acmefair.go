@@ -43,10 +43,10 @@ func (w acmeWorld) parked(t *testing.T, accountID string, renewal bool, due time
 	return w.wantStatus(t, o.ID, acme.OrderProcessing)
 }
 
-// dueAccounts says whose orders are due, in their order.
-func (w acmeWorld) dueAccounts(t *testing.T, limit int) (out []string) {
+// dueAccounts says whose orders are due in an hour, in their order.
+func (w acmeWorld) dueAccounts(t *testing.T, after string, limit int) (out []string) {
 	t.Helper()
-	due, err := w.DueOrders(t.Context(), acmeNow.Add(time.Hour), limit)
+	due, err := w.DueOrders(t.Context(), acmeNow.Add(time.Hour), after, limit)
 	must(t, err)
 	for _, o := range due {
 		out = append(out, o.AccountID)
@@ -61,57 +61,68 @@ func wantList(t *testing.T, got, want []string) {
 	}
 }
 
+// soon is a time before the hour of dueAccounts, and less than a minute before.
+const soon = 59*time.Minute + 30*time.Second
+
 func acmeOrderTurns(t *testing.T, w acmeWorld) {
-	var first acme.Order
-	for i := range 5 {
-		o := w.parked(t, "hog", false, time.Duration(i)*time.Second)
-		if i == 0 {
-			first = o
-		}
+	for range 4 {
+		w.parked(t, "a", false, soon)
 	}
-	w.parked(t, "late", false, 30*time.Second)
-	w.parked(t, "two", false, 20*time.Second)
-	w.parked(t, "two", false, 21*time.Second)
+	oldest := w.parked(t, "a", false, soon-time.Second)
+	w.parked(t, "c", false, soon)
+	w.parked(t, "c", false, soon)
+	w.parked(t, "b", false, soon+time.Second)
 	w.parked(t, "notyet", false, 2*time.Hour)
-	wantList(t, w.dueAccounts(t, 100), []string{"hog", "two", "late", "hog", "two", "hog", "hog", "hog"})
-	wantList(t, w.dueAccounts(t, 3), []string{"hog", "two", "late"})
-	due, err := w.DueOrders(t.Context(), acmeNow.Add(time.Hour), 1)
+	wantList(t, w.dueAccounts(t, "", 100), []string{"a", "b", "c", "a", "c", "a", "a", "a"})
+	wantList(t, w.dueAccounts(t, "a", 4), []string{"b", "c", "a", "c"})
+	wantList(t, w.dueAccounts(t, "c", 2), []string{"a", "b"})
+	due, err := w.DueOrders(t.Context(), acmeNow.Add(time.Hour), "c", 1)
 	must(t, err)
-	if due[0].ID != first.ID || string(due[0].CSR) != "csr" {
-		t.Errorf("the first is %+v; want the hog's oldest", due[0])
+	if due[0].ID != oldest.ID || string(due[0].CSR) != "csr" {
+		t.Errorf("the first is %+v; want the account's oldest", due[0])
 	}
+	// Those that somebody works on count for their account.
+	must(t, w.ClaimDue(t.Context(), oldest.ID, oldest.DueAt, acmeNow.Add(2*time.Hour)))
+	wantList(t, w.dueAccounts(t, "", 3), []string{"b", "c", "a"})
+	wantList(t, w.dueAccounts(t, "", 6), []string{"b", "c", "a", "c", "a", "a"})
 }
 
 func acmeRenewalLead(t *testing.T, w acmeWorld) {
-	w.parked(t, "new", false, 0)
-	w.parked(t, "renewing", true, 59*time.Second)
-	w.parked(t, "renewing later", true, 61*time.Second)
-	// Of one account each kind has its own turns.
-	w.parked(t, "both", false, 10*time.Second)
-	w.parked(t, "both", true, 80*time.Second)
-	wantList(t, w.dueAccounts(t, 100), []string{"renewing", "new", "renewing later", "both", "both"})
+	w.parked(t, "a", false, soon)
+	w.parked(t, "b", true, soon)
+	w.parked(t, "c", true, soon)
+	w.parked(t, "d", false, soon-time.Minute)
+	w.parked(t, "e", false, soon)
+	w.parked(t, "e", true, soon) // of one account each kind has its own turns
+	wantList(t, w.dueAccounts(t, "", 100), []string{"b", "c", "d", "e", "a", "e"})
 }
 
 func acmeValidationTurns(t *testing.T, w acmeWorld) {
-	start := func(account string, lease time.Duration) {
+	start := func(account string, lease time.Duration) acme.Authorization {
 		_, as := w.order(t, account, "a.example")
 		must(t, w.StartChallenge(t.Context(), as[0].ID, acme.DNS01, acmeNow.Add(lease), acmeNow))
+		as[0].Lease = acmeNow.Add(lease)
+		return as[0]
 	}
-	for i := range 5 {
-		start("hog", time.Duration(i)*time.Second)
+	for i := range 4 {
+		start("a", time.Duration(i)*time.Second)
 	}
-	start("late", 20*time.Second)
+	start("b", 20*time.Second)
+	held := start("c", 0)
+	start("c", time.Second)
 	start("notyet", 2*time.Hour)
-	due := func(limit int) (out []string) {
-		as, err := w.DueValidations(t.Context(), acmeNow.Add(time.Hour), limit)
+	due := func(after string, limit int) (out []string) {
+		as, err := w.DueValidations(t.Context(), acmeNow.Add(time.Hour), after, limit)
 		must(t, err)
 		for _, a := range as {
 			out = append(out, a.AccountID)
 		}
 		return out
 	}
-	wantList(t, due(100), []string{"hog", "late", "hog", "hog", "hog", "hog"})
-	wantList(t, due(2), []string{"hog", "late"})
+	wantList(t, due("", 100), []string{"a", "b", "c", "a", "c", "a", "a"})
+	wantList(t, due("a", 2), []string{"b", "c"})
+	must(t, w.TakeLease(t.Context(), held.ID, held.Lease, acmeNow.Add(2*time.Hour)))
+	wantList(t, due("", 4), []string{"a", "b", "a", "c"})
 }
 
 func acmeBacklog(t *testing.T, w acmeWorld) {
