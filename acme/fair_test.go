@@ -507,6 +507,36 @@ func TestAFullBacklogLeavesTheOrderReady(t *testing.T) {
 	})
 }
 
+// When to come again follows from how fast orders leave the backlog.
+func TestAFullBacklogSaysWhenThereWillBeRoom(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, d := newBubble(t, func(c *acme.Config) { c.MaxBacklog = 2 })
+		count := func() {
+			t.Helper()
+			if err := w.server.CountBacklog(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := w.client()
+		count()
+		began := time.Now()
+		for i := range 4 {
+			c.finalizes(c.made(fmt.Sprintf("%d.example", i))).want(200)
+		}
+		time.Sleep(10*time.Second - time.Since(began))
+		count() // 0.4 a second, of which a quarter is believed at once
+		d.setBusy(keys.ErrBusy)
+		for i := range 2 {
+			one := w.client()
+			one.finalizes(one.made(fmt.Sprintf("b%d.example", i))).want(200)
+		}
+		r := c.finalizes(c.made("mine.example")).problem(503, "rateLimited")
+		if got := r.header.Get("Retry-After"); got != "10" {
+			t.Errorf("Retry-After: %q; want one order's time at 0.1 a second", got)
+		}
+	})
+}
+
 // Of what other replicas put off this one hears by counting.
 func TestTheBacklogIsCountedOverAllReplicas(t *testing.T) {
 	bubble(t, func(t *testing.T) {
