@@ -11,6 +11,7 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/bench/openloop"
 	"github.com/secsy-pki/secsy-pki/keys"
+	"github.com/secsy-pki/secsy-pki/peer"
 )
 
 func TestTheLastLineIsTheResult(t *testing.T) {
@@ -66,6 +67,27 @@ func TestOneLineForAllServesARareCallerAsSeldomAsAHog(t *testing.T) {
 			t.Errorf("the median is %v ms, want about %v", hog.quantile(0.5), mean)
 		}
 	})
+}
+
+func TestRequestsOfAllPartsComeInTheOrderInWhichTheyAreDue(t *testing.T) {
+	t.Parallel()
+	s := scenario{"mixed", ours, 1, []part{{victim, 20, keys.ForRenewal, 1}, {strangers, 1000, keys.ForIssuance, 50}}}
+	all := s.arrivals(t.Context(), 10*time.Second, 1)
+	count := make(map[int]int)
+	names := make(map[string]bool)
+	for i, a := range all {
+		count[a.part]++
+		names[peer.Identity(a.caller)] = true
+		if i > 0 && a.due < all[i-1].due {
+			t.Fatal("an earlier request comes later")
+		}
+		if got := keys.PurposeOf(a.caller); got != s.parts[a.part].purpose {
+			t.Fatalf("a request of part %d is for purpose %d", a.part, got)
+		}
+	}
+	if math.Abs(float64(count[0])-200) > 60 || math.Abs(float64(count[1])-10_000) > 400 || len(names) != 51 {
+		t.Errorf("%v requests of %d identities, want about 200 and 10,000 of 51", count, len(names))
+	}
 }
 
 func TestTheWarmUpIsNotCounted(t *testing.T) {

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,19 +91,41 @@ func (s scenario) run(ctx context.Context, length time.Duration, seed uint64) ([
 	if err != nil {
 		return nil, err
 	}
-	results := make([][]openloop.Result, len(s.parts))
-	start := time.Now()
-	var all sync.WaitGroup
-	for i, p := range s.parts {
-		due := openloop.Schedule(p.rate, warmUp+length, seed+uint64(i)<<32)
-		callers := p.callers(ctx)
-		who := whose(len(due), len(callers), seed)
-		all.Go(func() {
-			results[i] = openloop.Run(ctx, start, due, func(_ context.Context, i int) error { return sign(callers[who[i]], key) })
-		})
+	arrivals := s.arrivals(ctx, warmUp+length, seed)
+	due := make([]time.Duration, len(arrivals))
+	for i, a := range arrivals {
+		due[i] = a.due
 	}
-	all.Wait()
+	rs := openloop.Run(ctx, time.Now(), due, func(_ context.Context, i int) error { return sign(arrivals[i].caller, key) })
+	results := make([][]openloop.Result, len(s.parts))
+	for i, r := range rs {
+		of := arrivals[i].part
+		results[of] = append(results[of], r)
+	}
 	return results, ctx.Err()
+}
+
+// An arrival is one request of a scenario.
+type arrival struct {
+	due    time.Duration
+	part   int
+	caller context.Context //nolint:containedctx // made once for each caller, not for each request
+}
+
+// arrivals are all requests of all parts in the order in which they are due. One
+// tester sends them all: with one for each part, a part of many would come in
+// clumps, as timers are not fine enough, and the others between them.
+func (s scenario) arrivals(ctx context.Context, length time.Duration, seed uint64) []arrival {
+	var all []arrival
+	for i, p := range s.parts {
+		callers := p.callers(ctx)
+		random := rand.New(rand.NewPCG(seed, uint64(i)))
+		for _, d := range openloop.Schedule(p.rate, length, seed+uint64(i)<<32) {
+			all = append(all, arrival{d, i, callers[random.IntN(len(callers))]})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b arrival) int { return cmp.Compare(a.due, b.due) })
+	return all
 }
 
 // callers are the contexts of requests of each identity.
@@ -112,16 +136,6 @@ func (p part) callers(ctx context.Context) []context.Context {
 		all = append(all, peer.WithIdentity(ctx, fmt.Sprintf("bench:%s/%d", p.name, i)))
 	}
 	return all
-}
-
-// whose says which of m callers makes each of n requests.
-func whose(n, m int, seed uint64) []int {
-	random := rand.New(rand.NewPCG(seed, 0x77686f7365))
-	who := make([]int, n)
-	for i := range who {
-		who[i] = random.IntN(m)
-	}
-	return who
 }
 
 var digest = make([]byte, 32)
