@@ -96,7 +96,7 @@ func newApp(o Options) *app {
 // it opened is closed by close, however far it came.
 func (a *app) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.openKeys, a.openIssuers, a.openStore, a.buildAuthority,
+		a.buildAdmission, a.openKeys, a.openIssuers, a.openStore, a.buildAuthority, a.buildBudget,
 		a.buildStatus, a.buildACME, a.buildAdmin, a.buildCertificate, a.buildFront,
 		a.prepare,
 	} {

@@ -356,8 +356,10 @@ func TestEveryLineOfAnErrorNamesItsKey(t *testing.T) {
 func remake(t *testing.T, dir string, change func(*x509.Certificate)) {
 	t.Helper()
 	a := newApp(Options{Config: load(t, dir), Stderr: io.Discard})
-	if err := a.openKeys(t.Context()); err != nil {
-		t.Fatal(err)
+	for _, step := range []func(context.Context) error{a.buildAdmission, a.openKeys} {
+		if err := step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	file := filepath.Join(dir, issuingFile)
 	cert, err := readCertificate(file)

@@ -19,6 +19,7 @@ import (
 	"github.com/secsy-pki/secsy-pki/front"
 	"github.com/secsy-pki/secsy-pki/keys"
 	"github.com/secsy-pki/secsy-pki/ocsp"
+	"github.com/secsy-pki/secsy-pki/ratelimit"
 	"github.com/secsy-pki/secsy-pki/store"
 )
 
@@ -30,15 +31,23 @@ const (
 	aiaPath  = "/aia"
 )
 
+// aiaCost is the price of a CA's certificate: some octets from memory.
+const aiaCost = ratelimit.Token / 100
+
 // operatorWrite bounds an answer on the operator socket: verifying a long audit
 // log takes its time.
 const operatorWrite = time.Hour
 
 // rooms are the parts of the program, as far as they are built.
 type rooms struct {
-	engine   store.Engine
-	db       *store.DB
-	keys     KeyStore
+	engine store.Engine
+	db     *store.DB
+	keys   KeyStore // behind the guard
+	// listenerKeys is the same store without the guard, for the key of the https
+	// listener: each handshake of a stranger is a signature, in our own
+	// processor, and must not take a seat before the device of the CA.
+	listenerKeys KeyStore
+
 	issuers  []*ca.Issuer
 	ca       *ca.Authority
 	ocsp     *ocsp.Server // nil: off
@@ -48,6 +57,7 @@ type rooms struct {
 	selfCert *selfCert              // nil: files, or no https
 	https    *front.FileCertificate // nil: selfCert, or no https
 	front    *front.Front
+	admission
 }
 
 // newAuthority makes the core of issuers that are open.
@@ -142,7 +152,8 @@ func (a *app) buildStatus(context.Context) error {
 		a.ocsp, err = ocsp.New(ocsp.Config{
 			Issuers: a.issuers, Source: st, Responders: st, CA: a.ca, Ledger: store.NewCA(a.db).PlainLedger(), Keys: a.keys, Path: ocspPath,
 			Validity: a.cfg.OCSP.Validity.Std(), IgnoreNonce: a.cfg.OCSP.Nonce == config.NonceIgnore,
-			Logger: a.log.With("room", "ocsp"), Registerer: a.registry,
+			Limiter: a.limiter,
+			Logger:  a.log.With("room", "ocsp"), Registerer: a.registry,
 		})
 		if err != nil {
 			return fmt.Errorf("ocsp: %w", err)
@@ -152,7 +163,8 @@ func (a *app) buildStatus(context.Context) error {
 	a.crl, err = crl.New(crl.Config{
 		Issuers: a.issuers, Store: store.NewCRL(a.db),
 		Period: a.cfg.CRL.Period.Std(), Validity: a.cfg.CRL.Validity.Std(), RevocationDelay: a.cfg.CRL.AfterRevocation.Std(),
-		Logger: a.log.With("room", "crl"), Registerer: a.registry,
+		Limiter: a.limiter,
+		Logger:  a.log.With("room", "crl"), Registerer: a.registry,
 	})
 	if err != nil {
 		return fmt.Errorf("crl: %w", err)
@@ -191,7 +203,8 @@ func (a *app) buildACME(context.Context) error {
 		TermsOfService: string(c.TermsOfService), Website: string(c.Website),
 		OrderLifetime: c.OrderLifetime.Std(), AuthzLifetime: c.AuthorizationLifetime.Std(), MaxOpenOrders: c.MaxPendingOrders,
 		ValidationWorkers: c.Validation.Workers,
-		Logger:            a.log.With("room", "acme"), Registerer: a.registry,
+		Limiter:           a.limiter, Budget: a.budget, OrderQuota: a.orderQuota(), Recorder: a.recorder,
+		Logger: a.log.With("room", "acme"), Registerer: a.registry,
 	}
 	for _, d := range c.CAAIdentities {
 		cfg.CAAIdentities = append(cfg.CAAIdentities, string(d))
@@ -310,12 +323,15 @@ func (a *app) listeners(hops *front.Hops, ready *front.Readiness) ([]front.Liste
 		Write: a.cfg.Limits.WriteTimeout.Std(), Idle: a.cfg.Limits.IdleTimeout.Std(),
 	}
 	status := a.crl.Handler()
-	public := front.Listener{Name: listenHTTP, Address: string(l.HTTP.Address), Hops: hops, Limits: limits, Routes: []front.Route{
-		{Prefix: crlPath, Class: "crl", Handler: status},
-		{Prefix: aiaPath, Class: "aia", Handler: status},
+	nobodys := a.limiter.Endpoint(classNone, ratelimit.EndpointOptions{Group: ratelimit.Entry, Cost: ratelimit.Token / 10})
+	public := front.Listener{Name: listenHTTP, Address: string(l.HTTP.Address), Hops: hops, Limits: limits, Unrouted: nobodys, Routes: []front.Route{
+		{Prefix: crlPath, Class: classCRL, Handler: status, Limit: a.crl.Limit(), Refuse: a.crl.Refuse},
+		{Prefix: aiaPath, Class: classAIA, Handler: status, Limit: a.limiter.Endpoint(classAIA, ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: aiaCost})},
 	}}
 	if a.ocsp != nil {
-		public.Routes = append(public.Routes, front.Route{Prefix: ocspPath, Class: "ocsp", Handler: a.ocsp.Handler()})
+		public.Routes = append(public.Routes, front.Route{
+			Prefix: ocspPath, Class: classOCSP, Handler: a.ocsp.Handler(), Limit: a.ocsp.Limit(), Refuse: a.ocsp.Refuse,
+		})
 	}
 	var err error
 	if public.ProxyFrom, err = proxyFrom(l.HTTP.ProxyProtocol); err != nil {
@@ -323,9 +339,9 @@ func (a *app) listeners(hops *front.Hops, ready *front.Readiness) ([]front.Liste
 	}
 	out := []front.Listener{public}
 	if get := a.certificate(); get != nil {
-		secure := front.Listener{Name: listenHTTPS, Address: string(l.HTTPS.Address), Certificate: get, Hops: hops, Limits: limits}
+		secure := front.Listener{Name: listenHTTPS, Address: string(l.HTTPS.Address), Certificate: get, Hops: hops, Limits: limits, Unrouted: nobodys}
 		if a.acme != nil {
-			secure.Routes = append(secure.Routes, front.Route{Prefix: acmePath, Class: "acme", Handler: a.acme.Handler()})
+			secure.Routes = append(secure.Routes, a.acmeRoutes()...)
 		}
 		if secure.ProxyFrom, err = proxyFrom(l.HTTPS.ProxyProtocol); err != nil {
 			return nil, fmt.Errorf("listen.https.proxy_protocol.from: %w", err)

@@ -32,6 +32,10 @@ func Check(ctx context.Context, cfg *config.Config, out io.Writer) error {
 		}
 		return err == nil
 	}
+	if err := a.buildAdmission(ctx); err != nil {
+		return err
+	}
+	ok(nil, "%s", admissionSummary(cfg.RateLimit))
 	if ok(a.openKeys(ctx), "keys in %s, opened by the passphrase from %s", cfg.Keys.Directory, source(cfg.Keys.Passphrase)) {
 		err := a.openIssuers(ctx)
 		for _, is := range a.issuers {
@@ -58,6 +62,25 @@ func Check(ctx context.Context, cfg *config.Config, out io.Writer) error {
 		ok(checkFolder("listen.operator.socket", filepath.Dir(s)), "folder of the operator socket %s", filepath.Dir(s))
 	}
 	return errors.Join(errs...)
+}
+
+// admissionSummary says what is let in, where a person looks before a start.
+func admissionSummary(c config.RateLimit) string {
+	if !c.Enabled {
+		return "admission control is off: rate_limit.enabled is false, nobody is refused for asking often"
+	}
+	tier := func(name string, b config.Bucket) string {
+		if b.Rate <= 0 || b.Burst <= 0 {
+			return name + " without a limit"
+		}
+		return fmt.Sprintf("%s %g/s, burst %d", name, float64(b.Rate), b.Burst)
+	}
+	shadow := ""
+	if c.Shadow {
+		shadow = ", in shadow: refusals are counted, not made"
+	}
+	return fmt.Sprintf("admission control: %s; %s; %s; %d seats before the keys%s",
+		tier("global", c.Global), tier("per_ip", c.PerIP), tier("per_account", c.PerAccount), seats(c).Seats, shadow)
 }
 
 func activity(active bool) string {

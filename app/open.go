@@ -73,11 +73,12 @@ func (a *app) openKeys(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("keys.passphrase: %w", err)
 	}
-	a.keys = k
+	a.listenerKeys = k
 	if a.opts.Wrap.Keys != nil {
-		a.keys = a.opts.Wrap.Keys(k)
+		a.listenerKeys = a.opts.Wrap.Keys(k)
 	}
-	return nil
+	a.keys, err = a.guarded(a.listenerKeys)
+	return err
 }
 
 func passphrase(s config.Secret) keys.Passphrase {

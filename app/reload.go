@@ -59,6 +59,10 @@ func (a *app) reload() error {
 	merged := *a.inForce
 	merged.Log.Level = next.Log.Level
 	merged.TrustedProxies = next.TrustedProxies
+	merged.RateLimit = next.RateLimit
+	merged.RateLimit.MaxKeys = a.inForce.RateLimit.MaxKeys
+	merged.RateLimit.Quotas = a.inForce.RateLimit.Quotas
+	merged.RateLimit.RefusalBudget = a.inForce.RateLimit.RefusalBudget
 	a.inForce = &merged
 	return nil
 }

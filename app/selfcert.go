@@ -56,7 +56,7 @@ func (a *app) buildCertificate(context.Context) error {
 		a.reloads = append(a.reloads, func(*config.Config) error { return f.Reload() })
 	default:
 		a.selfCert = &selfCert{
-			ca: a.ca, ledger: store.NewCA(a.db).PlainLedger(), keys: a.keys, chain: a.chain,
+			ca: a.ca, ledger: store.NewCA(a.db).PlainLedger(), keys: a.listenerKeys, chain: a.chain,
 			file: filepath.Join(string(a.cfg.DataDir), selfCertFile), names: selfNames(l), log: a.log.With("room", "https-certificate"),
 			lost: make(chan struct{}, 1),
 		}

@@ -211,10 +211,12 @@ type RateLimit struct {
 	// limit would do.
 	Shadow bool `yaml:"shadow"`
 
-	// All requests together.
+	// All requests together: those that make work, those for status, and those
+	// that come first, each with a bucket of this size.
 	Global Bucket `yaml:"global"`
 
-	// Each client: an IPv4 address, or an IPv6 /64.
+	// Each client: an IPv4 address, or an IPv6 /64. It has three buckets, as in
+	// global.
 	PerIP Bucket `yaml:"per_ip"`
 
 	// Each account whose proof held: an ACME account, after its signature was
@@ -268,8 +270,9 @@ type Bucket struct {
 // An EndpointLimit is for one class of endpoints.
 type EndpointLimit struct {
 	// The class. ocsp_sign are OCSP answers that must be signed; acme is all of
-	// ACME that has no class of its own. Revocation has none: it is never limited.
-	Name string `yaml:"name" required:"true" example:"acme_new_account" allow:"acme|acme_directory|acme_new_nonce|acme_new_account|acme_new_order|ocsp|ocsp_sign|crl|aia"`
+	// ACME that has no class of its own, and none are paths that do not exist.
+	// Revocation has none: it is never limited.
+	Name string `yaml:"name" required:"true" example:"acme_new_account" allow:"acme|acme_directory|acme_new_nonce|acme_new_account|acme_new_order|ocsp|ocsp_sign|crl|aia|none"`
 
 	// Each client, at this class.
 	PerIP Bucket `yaml:"per_ip"`
