@@ -465,6 +465,23 @@ func TestAReserveIsLeftForWhatFollows(t *testing.T) {
 	}
 }
 
+// TestAReserveIsOfTheSourceOnly: the bucket of its class, and those that all
+// share, may be used up by what begins.
+func TestAReserveIsOfTheSourceOnly(t *testing.T) {
+	t.Parallel()
+	full, ten := Bucket{Rate: 1, Burst: 100}, Bucket{Rate: 1, Burst: 10}
+	for tier, cfg := range map[Tier]Config{
+		EndpointIP:  {PerIP: full, Endpoints: map[string]EndpointLimit{"begin": {PerIP: ten}}},
+		EndpointAll: {PerIP: full, Endpoints: map[string]EndpointLimit{"begin": {All: ten}}},
+		Global:      {PerIP: full, Global: ten},
+	} {
+		l, _ := newTest(t, cfg)
+		if n := admits(l.Endpoint("begin", EndpointOptions{Reserve: 4}), ip(alice), 20); n != 10 {
+			t.Errorf("%s: %d begun, want 10", tier, n)
+		}
+	}
+}
+
 // TestAReserveIsNoMoreThanHalfOfTheBurst: nor does it make a cost that fits
 // impossible.
 func TestAReserveIsNoMoreThanHalfOfTheBurst(t *testing.T) {

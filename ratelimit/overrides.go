@@ -99,14 +99,8 @@ type cutter struct {
 	open   []sourceRule
 }
 
-// begin lets a piece begin at a, in place of one that would begin there too.
-func (c *cutter) begin(a address, r rule) {
-	if n := len(c.pieces); n > 0 && c.pieces[n-1].first == a {
-		c.pieces[n-1].rule = r
-		return
-	}
-	c.pieces = append(c.pieces, piece{a, r})
-}
+// begin lets a piece begin at a. Of several that begin there the last counts.
+func (c *cutter) begin(a address, r rule) { c.pieces = append(c.pieces, piece{a, r}) }
 
 func (c *cutter) closeBefore(a address) {
 	for len(c.open) > 0 && c.open[len(c.open)-1].last().less(a) {

@@ -160,6 +160,26 @@ func TestAnOverrideMovesWhatWasSpent(t *testing.T) {
 	}
 }
 
+// TestAnOverrideIsItsOwnHeir: also where a longer prefix begins at the same
+// address, whose bucket could not owe as much.
+func TestAnOverrideIsItsOwnHeir(t *testing.T) {
+	t.Parallel()
+	cfg := Config{PerIP: Bucket{Rate: 1, Burst: 5}, Overrides: []Override{
+		{Source: prefix("192.0.0.0/16"), Bucket: Bucket{Rate: 0.001, Burst: 10}},
+		{Source: prefix("192.0.0.0/24"), Bucket: Bucket{Rate: 1000, Burst: 1}},
+	}}
+	l, clock := newTest(t, cfg)
+	e := l.Endpoint("order", EndpointOptions{})
+	admits(e, ip(alice), 10)
+	for range 3 {
+		reconfigure(t, l, cfg)
+		clock.advance(time.Second)
+	}
+	if n := admits(e, ip(alice), 10); n != 0 {
+		t.Errorf("%d admitted after reloads of the same", n)
+	}
+}
+
 // TestALoweredLimitActsAtOnce: for whom it is meant, and nobody else.
 func TestALoweredLimitActsAtOnce(t *testing.T) {
 	t.Parallel()

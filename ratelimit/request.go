@@ -253,7 +253,7 @@ func (r *request) judge() {
 // covers reports whether a bucket of l has nothing to add to a refusal: it makes
 // nobody wait for longer than it takes to bring back what he wants.
 func (v *verdict) covers(l *limit, c Cost) bool {
-	return v.never || l.fits(c) && l.price(c) <= max(v.wait, int64(time.Second))
+	return l.fits(c) && l.price(c) <= max(v.wait, int64(time.Second))
 }
 
 // refuse takes note of a no. In shadow it counts, if the request got that far,

@@ -247,3 +247,86 @@ func TestOneSetServesManyAtOnce(t *testing.T) {
 		t.Errorf("counted %+v, want exactly 1000 admitted of the 16000 of a site", st)
 	}
 }
+
+// TestASetThatChangedSinceItWasReadIsNotWritten: whoever has judged a bucket and
+// finds that another request has paid meanwhile, from it or from another of the
+// same set, judges anew.
+func TestASetThatChangedSinceItWasReadIsNotWritten(t *testing.T) {
+	t.Parallel()
+	for _, other := range []string{alice, bob} {
+		l, _ := newTest(t, Config{PerIP: Bucket{Rate: 1, Burst: 10}, MaxKeys: 1})
+		e := l.Endpoint("order", EndpointOptions{})
+		admits(e, ip(alice), 3)
+		s := l.settings.Load()
+		r := requestOf(l, s, ip(alice), e.index)
+		if !r.read(s) || !r.lockAsRead() {
+			t.Fatal("a set at rest can't be read and locked")
+		}
+		if late := requestOf(l, s, ip(other), e.index); late.read(s) {
+			t.Error("a locked set was read")
+		}
+		r.restore()
+		e.Admit(ip(other))
+		if r.lockAsRead() {
+			t.Errorf("a set was locked as it was before %s paid", other)
+		}
+		if !r.read(s) || !r.lockAsRead() {
+			t.Error("it can't be read anew")
+		}
+		r.restore()
+	}
+}
+
+// TestNobodyIsRefusedForTheDebtOfWhoTookItsPlace: a key that is driven out while
+// it is read doesn't answer with the newcomer's debt.
+func TestNobodyIsRefusedForTheDebtOfWhoTookItsPlace(t *testing.T) {
+	t.Parallel()
+	l, c := newTest(t, Config{PerIP: Bucket{Rate: 1, Burst: 1000}, MaxKeys: 1})
+	e := l.Endpoint("order", EndpointOptions{})
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	wg.Go(func() {
+		for n := uint32(0); ; n++ {
+			select {
+			case <-done:
+				return
+			default:
+				e.Charge(ip(alice), 1)
+				e.Charge(v4(n), 1000*Token) // evicts whoever owes least: alice
+			}
+		}
+	})
+	reads := 2_000_000
+	if underRace {
+		reads /= 20
+	}
+	r := requestOf(l, l.settings.Load(), ip(alice), e.index)
+	for range reads {
+		if r.read(l.settings.Load()) && r.claims[0].tat > c.now()+int64(time.Second) {
+			t.Errorf("a debt of %v was read", time.Duration(r.claims[0].tat-c.now()))
+			break
+		}
+	}
+	close(done)
+	wg.Wait()
+}
+
+// TestNewcomersOweWhatTheySpentOverAReload: also those who share a bucket.
+func TestNewcomersOweWhatTheySpentOverAReload(t *testing.T) {
+	t.Parallel()
+	for _, rates := range [][2]float64{{1, 100}, {100, 1}} {
+		l, c := newTest(t, Config{PerAccount: Bucket{Rate: rates[0], Burst: 10}, MaxKeys: 1})
+		e := l.Endpoint("order", EndpointOptions{})
+		for i := range ways + 1 {
+			proves(e, fmt.Sprint(i), 10)
+		}
+		reconfigure(t, l, Config{PerAccount: Bucket{Rate: rates[1], Burst: 10}})
+		if n := proves(e, "newcomer", 10); n != 0 {
+			t.Errorf("from %v to %v a second: %d admitted", rates[0], rates[1], n)
+		}
+		c.advance(time.Duration(3 / rates[1] * float64(time.Second)))
+		if n := proves(e, "newcomer", 10); n != 3 {
+			t.Errorf("from %v to %v a second: %d admitted after the time of 3", rates[0], rates[1], n)
+		}
+	}
+}
