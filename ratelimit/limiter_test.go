@@ -142,6 +142,7 @@ func TestWhatIsWrongInAConfigIsNamed(t *testing.T) {
 		"prefix_factor":                           {PrefixFactor: -1},
 		"prefix_factor: must be from 1":           {PrefixFactor: 65537},
 		"max_keys":                                {MaxKeys: -1},
+		"max_keys: must be from 1":                {MaxKeys: math.MaxInt},
 		"endpoints.order.per_ip: burst":           {Endpoints: map[string]EndpointLimit{"order": {PerIP: Bucket{Rate: 1}}}},
 		"endpoints.order.all: rate":               {Endpoints: map[string]EndpointLimit{"order": {All: Bucket{Rate: -1}}}},
 		"nat64[0]":                                {NAT64: []netip.Prefix{src}},

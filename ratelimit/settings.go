@@ -43,6 +43,7 @@ type move struct {
 
 const (
 	defaultMaxKeys      = 100_000
+	maxMaxKeys          = 100_000_000 // 1.8 GB for each tier
 	defaultPrefixFactor = 4
 	maxPrefixFactor     = 1 << (clientBits - siteBits) // as many clients as there are
 )
@@ -63,8 +64,8 @@ func newPolicy(cfg Config) (*policy, error) {
 	switch {
 	case factor < 0 || factor > maxPrefixFactor:
 		return nil, fmt.Errorf("prefix_factor: must be from 1 to %d, and is %d", maxPrefixFactor, factor)
-	case cfg.MaxKeys < 0:
-		return nil, fmt.Errorf("max_keys: must not be negative, and is %d", cfg.MaxKeys)
+	case cfg.MaxKeys < 0 || cfg.MaxKeys > maxMaxKeys:
+		return nil, fmt.Errorf("max_keys: must be from 1 to %d, and is %d", maxMaxKeys, cfg.MaxKeys)
 	case factor == 0:
 		factor = defaultPrefixFactor
 	}
