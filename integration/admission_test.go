@@ -50,7 +50,7 @@ func setSection(t *testing.T, file, section, lines string) {
 func TestRealClientsFinishUnderATightLimit(t *testing.T) {
 	t.Parallel()
 	dns := startDNS(t)
-	s := limited(t, quickstart{dns: dns}, "  per_ip: {rate: 0.8, burst: 10}\n")
+	s := limited(t, quickstart{dns: dns}, "  per_ip: {rate: 0.25, burst: 8}\n")
 	runClients(t, s, dns, "limits-certbot", "limits-lego", "limits-uacme")
 	metrics := s.metrics(t)
 	if metrics.sum("secsy_ratelimit_throttled_total") == 0 {

@@ -7,8 +7,8 @@
 # CHECK NAME after each success. A refused run must say that it met a rate limit,
 # and must succeed with the same name after a pause: nothing may be left broken.
 
-LIMITS_RUNS=${LIMITS_RUNS:-6}    # names to get certificates for
-LIMITS_PAUSE=${LIMITS_PAUSE:-10} # seconds after a refusal: the server's bucket must refill in it
+LIMITS_RUNS=${LIMITS_RUNS:-4}   # names to get certificates for
+LIMITS_PAUSE=${LIMITS_PAUSE:-6} # seconds after a refusal: the server's bucket must refill in it
 LIMITS_TRIES=${LIMITS_TRIES:-6}
 
 limits_run() {
