@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"time"
 
 	"github.com/secsy-pki/secsy-pki/bench/measure"
 )
@@ -47,6 +48,7 @@ type bench struct {
 	guards   []*guard
 	wires    []*wire
 
+	clock         measure.Sample // nanoseconds of reading the clock, which every limiter does
 	tiers         measure.Sample // nanoseconds of three tiers and their refund
 	tiersAllocs   measure.Sample
 	direct        map[int]measure.Sample // microseconds of a refused newOrder, by octets
@@ -114,6 +116,7 @@ func (b *bench) round(ctx context.Context, spent *site, addresses map[*site]stri
 			return err
 		}
 	}
+	b.roundOfClock()
 	if err := b.roundOfTiers(); err != nil {
 		return err
 	}
@@ -133,6 +136,17 @@ func (b *bench) round(ctx context.Context, spent *site, addresses map[*site]stri
 		}
 	}
 	return nil
+}
+
+func (b *bench) roundOfClock() {
+	began := time.Now()
+	latest := time.Duration(0)
+	c := cost(b.sizes.calls, 1, func(_, calls int) {
+		for range calls {
+			latest = max(latest, time.Since(began))
+		}
+	})
+	b.clock = append(b.clock, c.cpu)
 }
 
 func (b *bench) roundOfTiers() error {
