@@ -173,17 +173,19 @@ func (a *app) tellOfRefusals(ctx context.Context, r ratelimit.Record) {
 	if r.Source.IsValid() {
 		attrs = append(attrs, slog.String("source", r.Source.String()))
 	}
-	action, msg := actionRefusing, "rate limit: refusing, further refusals are counted"
+	action := actionRefusing
 	if r.Refusals > 0 {
 		add("refusals", r.Refusals)
 		add("delay_s", r.Delay.Seconds())
 	}
 	if r.Closed {
-		action, msg = actionResumed, "rate limit: no more refusals"
+		action = actionResumed
 		add("suppressed", r.Suppressed)
 		add("window_s", r.Window.Seconds())
+		a.log.LogAttrs(ctx, slog.LevelWarn, "rate limit: no more refusals", attrs...)
+	} else {
+		a.log.LogAttrs(ctx, slog.LevelWarn, "rate limit: refusing, further refusals are counted", attrs...)
 	}
-	a.log.LogAttrs(ctx, slog.LevelWarn, msg, attrs...)
 	actor := r.Identity
 	if actor == "" {
 		actor = "strangers"

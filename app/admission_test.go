@@ -272,6 +272,7 @@ func TestARecordOfRefusalsIsALineAndAnEntry(t *testing.T) {
 	a := admitted(t, "")
 	source := netip.MustParseAddr("192.0.2.7")
 	a.tellOfRefusals(t.Context(), ratelimit.Record{What: "per_ip", Endpoint: "acme", Source: source})
+	a.tellOfRefusals(t.Context(), ratelimit.Record{What: "refusal_budget", Identity: "acme:account/2", Refusals: 5, Delay: time.Second})
 	a.tellOfRefusals(t.Context(), ratelimit.Record{What: "quota", Endpoint: "acme_new_order", Identity: "acme:account/1", Closed: true, Suppressed: 41, Window: 3 * time.Second})
 	entries, err := store.NewAudit(a.db).Pending(t.Context(), 1000)
 	if err != nil {
@@ -284,6 +285,7 @@ func TestARecordOfRefusalsIsALineAndAnEntry(t *testing.T) {
 		}
 	}
 	want := []string{
+		`admission.refusing acme:account/2 limit/refusal_budget  {"delay_s":1,"endpoint":"","limit":"refusal_budget","refusals":5}`,
 		`admission.refusing strangers limit/per_ip 192.0.2.7 {"endpoint":"acme","limit":"per_ip"}`,
 		`admission.resumed acme:account/1 limit/quota  {"endpoint":"acme_new_order","limit":"quota","suppressed":41,"window_s":3}`,
 	}
@@ -291,7 +293,7 @@ func TestARecordOfRefusalsIsALineAndAnEntry(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
-	if n := strings.Count(a.logged(), "rate limit: "); n != 2 {
+	if n := strings.Count(a.logged(), "rate limit: "); n != 3 {
 		t.Errorf("%d lines:\n%s", n, a.logged())
 	}
 }
@@ -326,7 +328,11 @@ func TestABusyGuardIsAnErrBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = key.Sign(context.WithoutCancel(t.Context()), make([]byte, 32), nil)
-	if busy, ok := errors.AsType[*keys.BusyError](err); !ok || !errors.Is(err, keys.ErrBusy) || busy.RetryAfter < time.Second {
-		t.Errorf("got %v", err)
+	busy, ok := errors.AsType[*keys.BusyError](err)
+	if !ok || !errors.Is(err, keys.ErrBusy) || busy.RetryAfter < time.Second {
+		t.Fatalf("got %v", err)
+	}
+	if busy.Reason != gate.QueueFull.String() { // a queue of 0 has no place: it is no word for the default
+		t.Errorf("turned away for %s, want %s", busy.Reason, gate.QueueFull)
 	}
 }

@@ -175,8 +175,12 @@ func TestInitConfigurationIsServedWhereItListens(t *testing.T) {
 	if got := cfg.Listen.HTTPS.ExternalURL; got != "https://[2001:db8::1]:8443" {
 		t.Errorf("https is at %s", got)
 	}
-	if _, err := config.Parse("/x/config.yaml", cfg.MarshalCommented()); err != nil {
-		t.Errorf("it does not read back: %v", err)
+	read, err := config.Parse("/x/config.yaml", cfg.MarshalCommented())
+	if err != nil {
+		t.Fatalf("it does not read back: %v", err)
+	}
+	if !read.RateLimit.Enabled {
+		t.Error("admission control is off in what init writes")
 	}
 }
 

@@ -12,10 +12,12 @@ import (
 
 func TestTheLastLineIsTheResult(t *testing.T) {
 	dir := t.TempDir()
-	if name, err := fileSystem(dir); err != nil {
+	if _, err := fileSystem(dir); err != nil {
 		dir = "." // temporary files may be in memory
-	} else if name == "" {
-		t.Error("the file system has no name")
+	}
+	name, err := fileSystem(dir)
+	if err != nil || name == "" {
+		t.Fatalf("the file system is %q, %v", name, err)
 	}
 	var out bytes.Buffer
 	if err := run(t.Context(), []string{"-dir", dir, "-rounds", "1", "-each", "10ms"}, &out); err != nil {
@@ -24,6 +26,9 @@ func TestTheLastLineIsTheResult(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if last := lines[len(lines)-1]; !strings.HasPrefix(last, "RESULT store sqlite_ratio_8=") || !strings.Contains(last, " sqlite_ratio_32=") {
 		t.Errorf("the last line is %q", last)
+	}
+	if !strings.Contains(lines[0], " on "+name+":") {
+		t.Errorf("the figures don't say that they are of %s: %q", name, lines[0])
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil {
