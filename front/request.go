@@ -43,7 +43,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// The limit comes first: what it refuses should cost as little as it can.
 	route := s.routes.match(rawPath(r.URL))
 	conn, client := s.source(r)
-	if d := route.limit.Admit(client); !d.OK {
+	if d := route.limit.AdmitAt(client, start); !d.OK {
 		s.refuse(w, r, route, d, start)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // The benchmarks run with the clock of the process and the default bounds, as
@@ -48,6 +49,13 @@ func BenchmarkRefused(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			e.Admit(a)
+		}
+	})
+	b.Run("ClockHandedIn", func(b *testing.B) {
+		b.ReportAllocs()
+		at := time.Now()
+		for b.Loop() {
+			e.AdmitAt(a, at)
 		}
 	})
 	b.Run("Parallel", func(b *testing.B) {

@@ -1,6 +1,9 @@
 package ratelimit
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // An Endpoint is one class of endpoints: what its requests cost and how many of
 // them were admitted and refused. A nil Endpoint admits everything.
@@ -24,13 +27,26 @@ func (e *Endpoint) Admit(source netip.Addr) Decision {
 	if e == nil {
 		return Decision{OK: true}
 	}
-	if e.options.Exempt {
-		e.counters.admitted(0)
+	return e.admit(source, e.limiter.clock())
+}
+
+// AdmitAt is Admit for a caller that has read the clock already: the same
+// reading does for all that is asked about one request.
+func (e *Endpoint) AdmitAt(source netip.Addr, at time.Time) Decision {
+	if e == nil {
 		return Decision{OK: true}
 	}
-	d, hash := e.ask(source, e.options.Cost)
+	return e.admit(source, e.limiter.instant(at))
+}
+
+func (e *Endpoint) admit(source netip.Addr, now int64) Decision {
+	if e.options.Exempt {
+		e.counters.admitted()
+		return Decision{OK: true}
+	}
+	d := e.ask(source, e.options.Cost, now)
 	if d.OK {
-		e.counters.admitted(hash)
+		e.counters.admitted()
 	}
 	return d
 }
@@ -41,20 +57,19 @@ func (e *Endpoint) Charge(source netip.Addr, cost Cost) Decision {
 	if e == nil || e.options.Exempt || cost <= 0 {
 		return Decision{OK: true}
 	}
-	d, _ := e.ask(source, cost)
-	return d
+	return e.ask(source, cost, e.limiter.clock())
 }
 
 // ask charges cost to a source and to what it shares.
-func (e *Endpoint) ask(source netip.Addr, cost Cost) (Decision, uint64) {
+func (e *Endpoint) ask(source netip.Addr, cost Cost, now int64) Decision {
 	l := e.limiter
-	r := request{now: l.clock(), cost: cost, reserve: e.options.Reserve}
+	r := request{now: now, cost: cost, reserve: e.options.Reserve}
 	for {
 		s := l.settings.Load()
 		r.n = 0
 		r.ofSource(s, &l.hasher, source, e.options.Group, e.index)
 		if l.attempt(&r, s, s.all[e.index], s.globals[e.options.Group]) {
-			return e.answer(&r, s, source), r.hash
+			return e.answer(&r, s, source)
 		}
 	}
 }
@@ -63,10 +78,10 @@ func (e *Endpoint) ask(source netip.Addr, cost Cost) (Decision, uint64) {
 func (e *Endpoint) answer(r *request, s *settings, source netip.Addr) Decision {
 	d := r.decision(s.jitter)
 	if r.shadowed != 0 {
-		e.counters.shadowed(r.hash, r.shadowed)
+		e.counters.shadowed(r.shadowed)
 	}
 	if !d.OK {
-		e.counters.throttled(r.hash, d.Tier)
+		e.counters.throttled(d.Tier)
 		e.examples[d.Tier].offer(source, r.now)
 	}
 	return d
@@ -146,7 +161,7 @@ func (e *Endpoint) FailedProof(source netip.Addr) {
 			break
 		}
 	}
-	e.counters.failedProof(r.hash)
+	e.counters.failedProof()
 }
 
 // fine takes from the buckets of r without asking them. A no is that of attempt.

@@ -11,6 +11,7 @@ import (
 // its memory is fixed. A nil Limiter limits nothing.
 type Limiter struct {
 	clock    func() int64
+	start    time.Time // of the clock; zero if it is not ours
 	hasher   hasher
 	maxKeys  int
 	recorder *Recorder
@@ -36,14 +37,23 @@ func New(cfg Config) (*Limiter, error) {
 		policy:   p,
 	}
 	if l.clock == nil {
-		start := time.Now()
-		l.clock = func() int64 { return int64(time.Since(start)) } // monotonic: nobody can set it
+		l.start = time.Now()
+		l.clock = func() int64 { return int64(time.Since(l.start)) } // monotonic: nobody can set it
 	}
 	if l.maxKeys == 0 {
 		l.maxKeys = defaultMaxKeys
 	}
 	l.settings.Store(p.follow(nil, l.clock(), l.maxKeys, nil))
 	return l, nil
+}
+
+// instant is what the clock showed at the time at, which must come from
+// time.Now. If Config.Now is the clock, that is what it shows now.
+func (l *Limiter) instant(at time.Time) int64 {
+	if l.start.IsZero() {
+		return l.clock()
+	}
+	return int64(at.Sub(l.start)) // of the monotonic readings
 }
 
 // Reconfigure puts cfg into force for all requests from now on, or says what is

@@ -917,3 +917,36 @@ func TestNothingIsAllocated(t *testing.T) {
 		}
 	}
 }
+
+// TestAReadingOfTheClockDoesForAllOfARequest: one that is handed in decides as
+// one that is read does, and an old one gives nothing away.
+func TestAReadingOfTheClockDoesForAllOfARequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, err := New(Config{PerIP: Bucket{Rate: 1, Burst: 2}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := l.Endpoint("order", EndpointOptions{})
+		old := time.Now()
+		for i, want := range []bool{true, true, false} {
+			if d := e.AdmitAt(ip(alice), time.Now()); d.OK != want {
+				t.Errorf("request %d: %+v", i, d)
+			}
+		}
+		time.Sleep(time.Second)
+		if e.AdmitAt(ip(alice), old).OK {
+			t.Error("an old reading was taken for a new one")
+		}
+		if !e.AdmitAt(ip(alice), time.Now()).OK {
+			t.Error("refused after the second that it takes")
+		}
+		if e.Admit(ip(alice)).OK {
+			t.Error("the two have buckets of their own")
+		}
+		var none *Endpoint
+		if !none.AdmitAt(ip(alice), old).OK {
+			t.Error("no endpoint refuses")
+		}
+	})
+}

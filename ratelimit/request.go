@@ -280,10 +280,10 @@ func (c *claim) commit(now int64) {
 		return
 	}
 	if c.place == overflow {
-		c.table.overflowed.add(c.name >> classBits)
+		c.table.overflowed.add()
 	} else if c.set.names[c.place].Load() != c.name {
 		if c.set.tats[c.place].Load() > now {
-			c.table.evicted.add(c.name >> classBits)
+			c.table.evicted.add()
 		}
 		c.set.names[c.place].Store(c.name)
 	}

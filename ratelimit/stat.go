@@ -74,9 +74,8 @@ func (e *Endpoint) stat() EndpointStat {
 	return st
 }
 
-// counters are those of an Endpoint, in stripes. A source keeps to one, which
-// its bucket's set makes it wait for others at anyway.
-type counters [8]stripe
+// counters are those of an Endpoint, in stripes.
+type counters [stripes]stripe
 
 type stripe struct {
 	admitted     atomic.Int64
@@ -86,16 +85,16 @@ type stripe struct {
 	_            [64]byte
 }
 
-func (c *counters) of(hash uint64) *stripe { return &c[hash%uint64(len(c))] }
+func (c *counters) own() *stripe { return &c[stripeOf()] }
 
-func (c *counters) admitted(hash uint64)          { c.of(hash).admitted.Add(1) }
-func (c *counters) failedProof(hash uint64)       { c.of(hash).failedProofs.Add(1) }
-func (c *counters) throttled(hash uint64, t Tier) { c.of(hash).throttled[t].Add(1) }
+func (c *counters) admitted()        { c.own().admitted.Add(1) }
+func (c *counters) failedProof()     { c.own().failedProofs.Add(1) }
+func (c *counters) throttled(t Tier) { c.own().throttled[t].Add(1) }
 
-func (c *counters) shadowed(hash uint64, set uint16) {
+func (c *counters) shadowed(set uint16) {
 	for t := range tiers {
 		if set&(1<<t) != 0 {
-			c.of(hash).shadowed[t].Add(1)
+			c.own().shadowed[t].Add(1)
 		}
 	}
 }

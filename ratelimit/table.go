@@ -164,12 +164,12 @@ func (t *table) sweep(sc *schedule, gen uint64, at int64) {
 }
 
 // striped is a counter whose parts live in cache lines of their own.
-type striped [8]struct {
+type striped [stripes]struct {
 	n atomic.Int64
 	_ [56]byte
 }
 
-func (c *striped) add(hash uint64) { c[hash%uint64(len(c))].n.Add(1) }
+func (c *striped) add() { c[stripeOf()].n.Add(1) }
 
 func (c *striped) sum() int64 {
 	var n int64
