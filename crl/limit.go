@@ -20,25 +20,7 @@ var (
 	textValue    = []string{typeText}
 	noStoreValue = []string{"no-store"}
 	lengthValue  = []string{strconv.Itoa(len(limitedText))}
-	secondsValue = secondsTable(600)
 )
-
-func secondsTable(n int) [][]string {
-	t := make([][]string, n+1)
-	for i := range t {
-		t[i] = []string{strconv.Itoa(i)}
-	}
-	return t
-}
-
-// seconds is n as the value of Retry-After, at least one.
-func seconds(n int64) []string {
-	n = max(n, 1)
-	if n < int64(len(secondsValue)) {
-		return secondsValue[n]
-	}
-	return []string{strconv.FormatInt(n, 10)}
-}
 
 // Refuse tells a client that is over its limit when to come back. It reads
 // nothing and allocates nothing.
@@ -47,7 +29,7 @@ func (s *Server) Refuse(w http.ResponseWriter, _ *http.Request, d ratelimit.Deci
 	h["Content-Type"] = textValue
 	h["Content-Length"] = lengthValue
 	h["Cache-Control"] = noStoreValue
-	h["Retry-After"] = seconds(d.Seconds())
+	h["Retry-After"] = ratelimit.SecondsHeader(d.Seconds())
 	w.WriteHeader(http.StatusTooManyRequests)
 	_, _ = w.Write(limitedText) // a client that left is no news
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"sync"
 	"time"
 
@@ -18,33 +17,15 @@ var (
 	closeValue     = []string{"close"}
 	nosniffValue   = []string{"nosniff"}
 	plainTextValue = []string{"text/plain; charset=utf-8"}
-	retryAfter     = secondsTable(600)
 )
 
 var rateLimited = []byte("too many requests\n")
-
-func secondsTable(n int64) [][]string {
-	t := make([][]string, n+1)
-	for i := range t {
-		t[i] = []string{strconv.Itoa(i)}
-	}
-	return t
-}
-
-// retryValue is the Retry-After of d.
-func retryValue(d ratelimit.Decision) []string {
-	s := max(1, d.Seconds())
-	if s < int64(len(retryAfter)) {
-		return retryAfter[s]
-	}
-	return []string{strconv.FormatInt(s, 10)}
-}
 
 // refusePlain is the Refuser of routes that brought none.
 func refusePlain(w http.ResponseWriter, _ *http.Request, d ratelimit.Decision) {
 	h := w.Header()
 	h["Content-Type"] = plainTextValue
-	h["Retry-After"] = retryValue(d)
+	h["Retry-After"] = ratelimit.SecondsHeader(d.Seconds())
 	w.WriteHeader(http.StatusTooManyRequests)
 	_, _ = w.Write(rateLimited) // a client that left is no news
 }

@@ -57,25 +57,7 @@ var (
 	noStoreValue = []string{"no-store"}
 	tryLaterDER  = tryLater.der()
 	lengthValue  = []string{strconv.Itoa(len(tryLaterDER))}
-	secondsValue = secondsTable(600)
 )
-
-func secondsTable(n int) [][]string {
-	t := make([][]string, n+1)
-	for i := range t {
-		t[i] = []string{strconv.Itoa(i)}
-	}
-	return t
-}
-
-// seconds is n as the value of Retry-After, at least one.
-func seconds(n int64) []string {
-	n = max(n, 1)
-	if n < int64(len(secondsValue)) {
-		return secondsValue[n]
-	}
-	return []string{strconv.FormatInt(n, 10)}
-}
 
 // Refuse tells a client that is over its limit when to come back: HTTP's word
 // for it, and OCSP's tryLater for those that look at the body alone. It reads
@@ -91,7 +73,7 @@ func tellLater(w http.ResponseWriter, code int, n int64) {
 	h["Content-Type"] = typeValue
 	h["Content-Length"] = lengthValue
 	h["Cache-Control"] = noStoreValue
-	h["Retry-After"] = seconds(n)
+	h["Retry-After"] = ratelimit.SecondsHeader(n)
 	w.WriteHeader(code)
 	_, _ = w.Write(tryLaterDER) // a client that left is no news
 }
