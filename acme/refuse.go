@@ -36,6 +36,7 @@ type headerLine struct {
 type canned struct {
 	header  []headerLine
 	seconds []string // "0", "1", … for Retry-After
+	digits  [][]byte // the same for the body
 	nonces  *nonces
 	trickle *trickle
 }
@@ -51,21 +52,62 @@ func newCanned(n *nonces, common []headerLine, help string) *canned {
 	c.header = append(c.header, headerLine{"Content-Type", []string{typeProblem}})
 	for i := range maxRetryAfter + 1 {
 		c.seconds = append(c.seconds, strconv.Itoa(i))
+		c.digits = append(c.digits, []byte(c.seconds[i]))
 	}
 	return c
 }
 
+// A cannedBody is a problem but for the seconds to wait, which go between begin
+// and end.
+type cannedBody struct {
+	begin, end []byte
+	length     [4][]string // by the digits of the seconds
+}
+
+func newCannedBody(status int, whose string) cannedBody {
+	b := cannedBody{
+		begin: fmt.Appendf(nil, `{"type":"%s%s","detail":"too many requests%s; try again in `, urn, RateLimited, whose),
+		end:   fmt.Appendf(nil, ` seconds","status":%d}`, status),
+	}
+	for digits := range b.length {
+		b.length[digits] = []string{strconv.Itoa(len(b.begin) + digits + len(b.end))}
+	}
+	return b
+}
+
+// whose says which limit refused, to a person who sees only what a client
+// prints: some show the detail, and not the header.
+func whose(t ratelimit.Tier) string {
+	switch t {
+	case ratelimit.PerIP:
+		return " from your address"
+	case ratelimit.PerPrefix:
+		return " from your network"
+	case ratelimit.EndpointIP:
+		return " of this kind from your address"
+	case ratelimit.EndpointAll:
+		return " of this kind from all clients together"
+	case ratelimit.Global:
+		return " from all clients together"
+	default: // the others are not asked before the body is read
+		return ""
+	}
+}
+
 // refuser makes what answers refused requests with that status.
 func (c *canned) refuser(status int) func(http.ResponseWriter, *http.Request, ratelimit.Decision) {
-	body := fmt.Appendf(nil, `{"type":"%s%s","detail":"too many requests; try again when Retry-After says","status":%d}`, urn, RateLimited, status)
-	length := []string{strconv.Itoa(len(body))}
+	var bodies [ratelimit.Global + 1]cannedBody
+	for t := range bodies {
+		bodies[t] = newCannedBody(status, whose(ratelimit.Tier(t)))
+	}
 	return func(w http.ResponseWriter, r *http.Request, d ratelimit.Decision) {
 		h := w.Header()
 		for _, l := range c.header {
 			h[l.name] = l.values
 		}
-		h["Content-Length"] = length
-		h["Retry-After"] = c.retryAfter(d)
+		body, i := &bodies[d.Tier], min(max(d.Seconds(), 1), maxRetryAfter)
+		h["Content-Length"] = body.length[len(c.digits[i])]
+		h["Retry-After"] = c.seconds[i : i+1 : i+1]
 		if c.trickle.take() {
 			if n, err := c.nonces.issue(); err == nil {
 				h["Replay-Nonce"] = []string{n}
@@ -73,14 +115,11 @@ func (c *canned) refuser(status int) func(http.ResponseWriter, *http.Request, ra
 		}
 		w.WriteHeader(status)
 		if r.Method != http.MethodHead {
-			_, _ = w.Write(body)
+			_, _ = w.Write(body.begin)
+			_, _ = w.Write(c.digits[i])
+			_, _ = w.Write(body.end)
 		}
 	}
-}
-
-func (c *canned) retryAfter(d ratelimit.Decision) []string {
-	i := min(max(d.Seconds(), 1), maxRetryAfter)
-	return c.seconds[i : i+1 : i+1]
 }
 
 // A trickle lets so much through a second, and so much at once.

@@ -99,6 +99,35 @@ func TestRefusalSaysTheTruthUpToTenMinutes(t *testing.T) {
 	}
 }
 
+// A person often sees no more of a refusal than its detail: which limit it is, and
+// how long to wait, stand there in the same words as in the header.
+func TestRefusalTellsPeopleWhichLimitAndHowLong(t *testing.T) {
+	t.Parallel()
+	s := plainServer(t)
+	for _, row := range []struct {
+		tier ratelimit.Tier
+		wait time.Duration
+		want string
+	}{
+		{ratelimit.PerIP, 4 * time.Second, "too many requests from your address; try again in 4 seconds"},
+		{ratelimit.PerPrefix, 16 * time.Second, "too many requests from your network; try again in 16 seconds"},
+		{ratelimit.EndpointIP, 0, "too many requests of this kind from your address; try again in 1 seconds"},
+		{ratelimit.EndpointAll, 600 * time.Second, "too many requests of this kind from all clients together; try again in 600 seconds"},
+		{ratelimit.Global, 24 * time.Hour, "too many requests from all clients together; try again in 600 seconds"},
+		{ratelimit.None, time.Second, "too many requests; try again in 1 seconds"},
+	} {
+		w := httptest.NewRecorder()
+		s.classes.newOrder.refuse(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil), ratelimit.Decision{Tier: row.tier, RetryAfter: row.wait})
+		var p struct{ Detail string }
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.Detail != row.want {
+			t.Errorf("%s: %q, %v; want %q", row.tier, p.Detail, err, row.want)
+		}
+		if n := strconv.Itoa(w.Body.Len()); w.Header().Get("Content-Length") != n {
+			t.Errorf("%s: Content-Length is %s of %s", row.tier, w.Header().Get("Content-Length"), n)
+		}
+	}
+}
+
 // A flood of refusals pushes nobody's nonce out of the window, and when it is
 // over refusals have nonces again.
 func TestFloodOfRefusalsLeavesNoncesGood(t *testing.T) {

@@ -96,7 +96,7 @@ func (a *app) buildAdmission(context.Context) error {
 	cfg.Recorder = a.recorder
 	var err error
 	if a.limiter, err = ratelimit.New(cfg); err != nil {
-		return fmt.Errorf("rate_limit: %w", err)
+		return fmt.Errorf("rate_limit.%w", err) // it begins with the key
 	}
 	if a.gate, err = gate.New(seats(c)); err != nil {
 		return fmt.Errorf("rate_limit.concurrency: %w", err)
@@ -109,7 +109,7 @@ func (a *app) buildAdmission(context.Context) error {
 	})
 	a.reloads = append(a.reloads, func(next *config.Config) error {
 		if err := a.limiter.Reconfigure(limits(next.RateLimit)); err != nil {
-			return fmt.Errorf("rate_limit: %w", err)
+			return fmt.Errorf("rate_limit.%w", err)
 		}
 		return a.gate.Reconfigure(seats(next.RateLimit))
 	})

@@ -149,6 +149,7 @@ func (a *app) run(ctx context.Context) error {
 func (a *app) announce() {
 	addrs := a.front.Addresses()
 	at := Addresses{HTTP: addrs[listenHTTP], HTTPS: addrs[listenHTTPS], Operator: addrs[listenOperator]}
+	a.log.Info("limits", "in_force", admissionSummary(a.inForce.RateLimit))
 	a.log.Info("serving", "version", a.opts.Version, "http", text(at.HTTP), "https", text(at.HTTPS), "operator", text(at.Operator))
 	if a.opts.Ready != nil {
 		a.opts.Ready(at)

@@ -73,14 +73,30 @@ func admissionSummary(c config.RateLimit) string {
 		if b.Rate <= 0 || b.Burst <= 0 {
 			return name + " without a limit"
 		}
+		if b.Shadow {
+			name += " (in shadow)"
+		}
 		return fmt.Sprintf("%s %g/s, burst %d", name, float64(b.Rate), b.Burst)
 	}
-	shadow := ""
-	if c.Shadow {
-		shadow = ", in shadow: refusals are counted, not made"
+	parts := []string{tier("global", c.Global), tier("per_ip", c.PerIP), tier("per_account", c.PerAccount)}
+	for _, e := range c.Endpoints {
+		parts = append(parts, "a limit of "+e.Name)
 	}
-	return fmt.Sprintf("admission control: %s; %s; %s; %d seats before the keys%s",
-		tier("global", c.Global), tier("per_ip", c.PerIP), tier("per_account", c.PerAccount), seats(c).Seats, shadow)
+	if n := len(c.Overrides); n > 0 {
+		parts = append(parts, fmt.Sprintf("overrides: %d", n))
+	}
+	if q := c.Quotas.ACMEIdentifiers; q.Limit > 0 {
+		parts = append(parts, fmt.Sprintf("%d identifiers of an account in %s", q.Limit, q.Window))
+	}
+	if c.Concurrency.Enabled {
+		parts = append(parts, fmt.Sprintf("%d seats before the keys", seats(c).Seats))
+	} else {
+		parts = append(parts, "no guard before the keys")
+	}
+	if c.Shadow {
+		parts = append(parts, "all tiers in shadow: refusals are counted, not made")
+	}
+	return "admission control: " + strings.Join(parts, "; ")
 }
 
 func activity(active bool) string {

@@ -292,6 +292,7 @@ func (o *QuickstartOptions) guide(c *config.Config, first bool) string {
   ACME       %s
   OCSP, CRL  %s
   operators  %s
+  limits     %s: rate_limit in %s, explained in docs/admission.md
 
 Try it, in a second terminal:
 
@@ -316,6 +317,7 @@ Try it, in a second terminal:
   %s audit verify%s
 
 `, did, o.Dir, string(c.Listen.HTTPS.ExternalURL)+acmePath+"/directory", c.Listen.HTTP.ExternalURL, operators(c),
+		onOff(c.RateLimit.Enabled), filepath.Join(data, configFile),
 		root, dir, port, root, port, dir, root, dir, port, program, socket,
 		quoted(filepath.Join(data, issuingFile)), root, quoted(string(c.Listen.HTTP.ExternalURL)+ocspPath), program, socket)
 	if missing := notInstalled("certbot", "lego"); missing != "" {
@@ -324,6 +326,13 @@ Try it, in a second terminal:
 		b.WriteString("Ctrl-C stops the CA; the next run goes on with the same data.\n\n")
 	}
 	return b.String()
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 // operators says where operators ask.

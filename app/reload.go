@@ -52,6 +52,7 @@ func (a *app) reload() error {
 	for _, c := range restart {
 		a.log.Warn("changed in the file, but needs a restart", "key", c.Key, "from", c.Old, "to", c.New)
 	}
+	a.tellOfSwitch(next)
 	if len(live)+len(restart) == 0 {
 		a.log.Info("reloaded: nothing in the configuration has changed")
 	}
@@ -65,4 +66,24 @@ func (a *app) reload() error {
 	merged.RateLimit.RefusalBudget = a.inForce.RateLimit.RefusalBudget
 	a.inForce = &merged
 	return nil
+}
+
+// tellOfSwitch says what the switch of admission control does not turn: what
+// keeps its counts in the database was built, or not, at the start.
+func (a *app) tellOfSwitch(next *config.Config) {
+	was := a.cfg.RateLimit
+	if next.RateLimit.Enabled == was.Enabled {
+		return
+	}
+	for _, c := range []struct {
+		key   string
+		built bool
+	}{
+		{"rate_limit.quotas", was.Quotas.ACMEIdentifiers.Limit > 0},
+		{"rate_limit.refusal_budget", was.RefusalBudget.Enabled},
+	} {
+		if c.built {
+			a.log.Warn("follows rate_limit.enabled at the next start only", "key", c.key, "enabled_until_then", was.Enabled)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +47,48 @@ func TestReloadPutsInForceWhatCanAndNamesTheRest(t *testing.T) {
 	}
 	if n := strings.Count(a.logged(), "key=log.level"); n != 1 {
 		t.Errorf("the level was told %d times", n)
+	}
+}
+
+// What keeps its counts in the database is there from the start or not at all,
+// and whoever turns the switch of admission control is told so.
+func TestReloadSaysWhatDoesNotFollowTheSwitch(t *testing.T) {
+	t.Parallel()
+	dir := newCA(t)
+	file := filepath.Join(dir, configFile)
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn := func(on string) {
+		t.Helper()
+		more := "rate_limit: {enabled: " + on + ", quotas: {acme_identifiers: {limit: 5}}}\n"
+		if err := os.WriteFile(file, append(slices.Clip(b), more...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn("false")
+	a := built(t, dir)
+	turn("true")
+	if err := a.reload(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"msg=reloaded key=rate_limit.enabled from=false to=true",
+		"msg=\"follows rate_limit.enabled at the next start only\" key=rate_limit.refusal_budget enabled_until_then=false",
+		"key=rate_limit.quotas enabled_until_then=false",
+	} {
+		if !strings.Contains(a.logged(), want) {
+			t.Errorf("no %s in\n%s", want, a.logged())
+		}
+	}
+	before := len(a.logged())
+	turn("false")
+	if err := a.reload(); err != nil {
+		t.Fatal(err)
+	}
+	if again := a.logged()[before:]; strings.Contains(again, "follows") {
+		t.Errorf("back where the start was, but\n%s", again)
 	}
 }
 

@@ -155,7 +155,7 @@ func scalar(node ast.Node) (string, bool) {
 		return n.Value, true
 	case *ast.LiteralNode:
 		return n.Value.Value, true
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
 		return n.GetToken().Value, true
 	}
 	return "", false
@@ -243,7 +243,7 @@ func fieldByKey(v reflect.Value, name string) (reflect.Value, bool) {
 }
 
 func unknownKey(name string, t reflect.Type) string {
-	best, least := "", 3
+	best, least := "", min(3, 1+(len(name)+1)/3) // in a short word two edits make another word
 	var all []string
 	for f := range t.Fields() {
 		key := f.Tag.Get("yaml")

@@ -8,7 +8,7 @@ import (
 // A Change is one key whose value differs between two configurations.
 type Change struct {
 	Key string
-	Old string // empty for lists of sections
+	Old string // of a list of sections, how many
 	New string
 }
 
@@ -42,7 +42,8 @@ func (d *differ) field(before, after reflect.Value, key string, live bool) {
 			d.section(before.Index(i), after.Index(i), fmt.Sprintf("%s[%d]", key, i), live)
 		}
 	case isSectionList(t):
-		d.add(Change{Key: key}, live)
+		entries := func(v reflect.Value) string { return fmt.Sprintf("%d entries", v.Len()) }
+		d.add(Change{Key: key, Old: entries(before), New: entries(after)}, live)
 	case t.Kind() == reflect.Slice:
 		d.add(Change{Key: key, Old: flow(before), New: flow(after)}, live)
 	default:

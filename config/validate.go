@@ -298,15 +298,9 @@ func (c *Config) checkRateLimit(r *report) {
 	}
 	c.checkEndpointLimits(r)
 	for i, o := range l.Overrides {
-		key := fmt.Sprintf("rate_limit.overrides[%d]", i)
-		bucket(key, o.Rate, o.Burst)
-		if o.Source.IsValid() == (o.Account != "") {
-			r.add(key, "set exactly one of source and account")
-		}
-		if o.Exempt == (o.Rate > 0) {
-			r.add(key, "set exempt, or a rate and a burst")
-		}
+		bucket(fmt.Sprintf("rate_limit.overrides[%d]", i), o.Rate, o.Burst)
 	}
+	c.checkOverrides(r)
 	for i, p := range l.NAT64 {
 		if p.IsValid() && (p.Bits() != 96 || p.Addr().Is4()) {
 			r.add(fmt.Sprintf("rate_limit.nat64[%d]", i), "%s: want an IPv6 prefix of 96 bits, such as 64:ff9b::/96", p)
@@ -329,6 +323,42 @@ func (c *Config) checkEndpointLimits(r *report) {
 			r.add(fmt.Sprintf("rate_limit.endpoints[%d].name", i), "%s is given twice", quote(e.Name))
 		}
 		seen[e.Name] = true
+		if e.PerIP == (Bucket{}) && e.Total == (Bucket{}) {
+			r.add(fmt.Sprintf("rate_limit.endpoints[%d]", i), "limits nothing: set a rate and a burst in per_ip, in total, or in both")
+		}
+	}
+}
+
+// maxOverrides are as many as the limiter can tell apart.
+const maxOverrides = 10000
+
+func (c *Config) checkOverrides(r *report) {
+	list := c.RateLimit.Overrides
+	if len(list) > maxOverrides {
+		r.add("rate_limit.overrides", "there are %d: want at most %d", len(list), maxOverrides)
+	}
+	seen := map[string]int{}
+	for i, o := range list {
+		key := fmt.Sprintf("rate_limit.overrides[%d]", i)
+		if o.Source.IsValid() == (o.Account != "") {
+			r.add(key, "set exactly one of source and account")
+			continue
+		}
+		if o.Exempt == (o.Rate > 0) || o.Exempt && o.Burst > 0 {
+			r.add(key, "set exempt, or a rate and a burst")
+		}
+		of, what := "account", string(o.Account)
+		if o.Source.IsValid() {
+			of, what = "source", o.Source.String()
+		}
+		if first, twice := seen[of+what]; twice {
+			r.add(key+"."+of, "%s has an override already, rate_limit.overrides[%d]", what, first)
+		} else {
+			seen[of+what] = i
+		}
+		if o.Exempt && o.Source.IsValid() && o.Source.Bits() == 0 {
+			r.add(key+".source", "%s is everybody: to have no limit for each client, set rate_limit.per_ip.rate to 0", what)
+		}
 	}
 }
 
