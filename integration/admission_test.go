@@ -170,39 +170,38 @@ func TestARefusalIsAnACMEProblemWithATrueRetryAfter(t *testing.T) {
 	s := limited(t, quickstart{}, "  per_ip: {rate: 2, burst: 2}\n")
 	client := s.client(t)
 	newOrder := strings.TrimSuffix(s.env["ACME_DIRECTORY"], "/directory") + "/new-order"
-	post := func() *http.Response {
+	post := func() (status int, header http.Header, body []byte) {
 		res, err := client.Post(newOrder, "application/jose+json", strings.NewReader(strings.Repeat("x", 60<<10)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return res
-	}
-	var res *http.Response
-	for range 20 {
-		if res = post(); res.StatusCode == http.StatusTooManyRequests {
-			break
+		defer res.Body.Close()
+		if body, err = io.ReadAll(res.Body); err != nil {
+			t.Fatal(err)
 		}
-		_ = res.Body.Close()
+		return res.StatusCode, res.Header, body
 	}
-	body, _ := io.ReadAll(res.Body)
-	_ = res.Body.Close()
+	status, header, body := post()
+	for i := 0; i < 20 && status != http.StatusTooManyRequests; i++ {
+		status, header, body = post()
+	}
 	var problem struct {
 		Type   string `json:"type"`
 		Status int    `json:"status"`
 		Detail string `json:"detail"`
 	}
 	if err := json.Unmarshal(body, &problem); err != nil || problem.Type != "urn:ietf:params:acme:error:rateLimited" || problem.Status != 429 || problem.Detail == "" {
-		t.Errorf("%d %s (%v)", res.StatusCode, body, err)
+		t.Errorf("%d %s (%v)", status, body, err)
 	}
-	wait, err := strconv.Atoi(res.Header.Get("Retry-After"))
+	wait, err := strconv.Atoi(header.Get("Retry-After"))
 	if err != nil || wait < 1 {
-		t.Fatalf("Retry-After %q", res.Header.Get("Retry-After"))
+		t.Fatalf("Retry-After %q", header.Get("Retry-After"))
 	}
-	if !strings.Contains(strings.Join(res.Header.Values("Link"), " "), `rel="help"`) {
-		t.Errorf("Link is %q, want one to help", res.Header.Values("Link"))
+	if !strings.Contains(strings.Join(header.Values("Link"), " "), `rel="help"`) {
+		t.Errorf("Link is %q, want one to help", header.Values("Link"))
 	}
 	time.Sleep(time.Duration(wait) * time.Second) // what the server said, and nothing shorter is a test of it
-	if res := post(); res.StatusCode == http.StatusTooManyRequests {
+	if status, _, _ := post(); status == http.StatusTooManyRequests {
 		t.Error("refused again after waiting exactly as long as told")
 	}
 }
