@@ -1,24 +1,27 @@
 package front
 
 import (
+	"context"
 	"crypto/tls"
 	"net"
 	"net/http"
 	"time"
 )
 
-// mutePatience is how long a new connection may be silent before its place is
-// given to another, if places are short: a handshake and a header take less.
+// mutePatience is how long a new connection may be silent, or a body may stop,
+// before the place is given to another, if places are short: a handshake and a
+// header take less.
 const mutePatience = time.Second
 
 // doing is what a connection is at, as far as its place is concerned.
 type doing uint8
 
 const (
-	mute doing = iota // its first request has not come, or not all of its header
-	idle              // it waits for its next request
-	busy              // it has a request under way, and keeps its place
-	gone              // it has given its place away
+	mute  doing = iota // its first request has not come, or not all of its header
+	idle               // it waits for its next request
+	owing              // the next step of its request is the client's: to send its body, or to take the answer
+	busy               // we are at work on a request of its, and it keeps its place
+	gone               // it has given its place away
 )
 
 // A link is the place of a connection in one queue.
@@ -65,7 +68,8 @@ const (
 	lanes
 )
 
-// silent are the connections without a request under way.
+// silent are the connections that wait for their clients. Those that owe us
+// something are among the mute.
 type silent struct{ mute, idle queue }
 
 func newSilent(lane int) silent {
@@ -75,7 +79,7 @@ func newSilent(lane int) silent {
 // of is the queue for d; nil: those who do it are in none.
 func (s *silent) of(d doing) *queue {
 	switch d {
-	case mute:
+	case mute, owing:
 		return &s.mute
 	case idle:
 		return &s.idle
@@ -97,7 +101,8 @@ func (s *silent) longest(now time.Time) *conn {
 }
 
 // watch follows what net/http says that a connection is doing. A request begins
-// for it at the end of its header.
+// for it at the end of its header, and ends with its answer; whether we are at
+// work on it in between, work and pause say.
 func watch(c net.Conn, state http.ConnState) {
 	ours := counted(c)
 	if ours == nil {
@@ -105,9 +110,34 @@ func watch(c net.Conn, state http.ConnState) {
 	}
 	switch state {
 	case http.StateActive:
-		ours.place.note(ours, busy)
+		ours.place.note(ours, owing)
 	case http.StateIdle:
 		ours.place.note(ours, idle)
+	}
+}
+
+type connKey struct{}
+
+// connOf is the connection of ours that a request came on; nil: none. What may
+// be done to a connection may be done to none.
+func connOf(ctx context.Context) *conn {
+	c, _ := ctx.Value(connKey{}).(*conn)
+	return c
+}
+
+// work says that we are at work on one more request of c.
+func (c *conn) work() {
+	if c != nil {
+		c.place.work(c)
+	}
+}
+
+// pause takes back one work: the request is done, or waits for its client. A
+// connection that can't be taken away while its body doesn't come, or its answer
+// isn't read, is one that strangers keep from others for nothing.
+func (c *conn) pause() {
+	if c != nil {
+		c.place.pause(c)
 	}
 }
 
@@ -118,4 +148,14 @@ func counted(c net.Conn) *conn {
 	}
 	ours, _ := c.(*conn)
 	return ours
+}
+
+// madeRoom reports whether c was closed in favour of another.
+func (c *conn) madeRoom() bool {
+	if c == nil {
+		return false
+	}
+	c.place.mu.Lock()
+	defer c.place.mu.Unlock()
+	return c.evicted
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -155,8 +156,8 @@ func TestAClientAtItsBoundGivesUpItsOwnConnection(t *testing.T) {
 	})
 }
 
-// A connection whose request is under way stays, in its handler and in its
-// body, whoever comes; the newcomer is turned away.
+// A connection whose request is under way stays, in its handler and as long as
+// its body keeps coming, whoever comes; the newcomer is turned away.
 func TestARequestUnderWayIsNeverEvicted(t *testing.T) {
 	t.Parallel()
 	for reason, c := range map[string]struct {
@@ -178,8 +179,12 @@ func TestARequestUnderWayIsNeverEvicted(t *testing.T) {
 			bubble(t, one(front.Listener{Limits: c.limits}, handler), func(t *testing.T, s *street, h *house) {
 				inHandler, inBody := s.from(t, "192.0.2.1"), s.from(t, "192.0.2.1")
 				send(t, inHandler, plainGet)
-				send(t, inBody, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nx")
-				time.Sleep(5 * time.Second)
+				send(t, inBody, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 7\r\n\r\nx")
+				for range 5 {
+					time.Sleep(time.Second - time.Millisecond)
+					send(t, inBody, "x")
+				}
+				time.Sleep(time.Second - time.Millisecond)
 				refused := s.from(t, c.newcomer)
 				res, err := http.ReadResponse(bufio.NewReader(refused), nil)
 				if err != nil {
@@ -204,6 +209,139 @@ func TestARequestUnderWayIsNeverEvicted(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// holding answers requests for / at once; others it reads, works on, or answers
+// at length.
+func holding(work func()) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/read":
+			readAndTell(w, r)
+		case "/work":
+			work()
+		case "/large":
+			_, _ = w.Write(make([]byte, 1<<20))
+		}
+	}
+}
+
+// Whoever keeps us waiting, for the rest of a body or for an answer to be taken,
+// keeps no place from others: strangers could hold them all, and it would cost
+// them nothing.
+func TestARequestThatWaitsForItsClientMakesRoomAfterASecond(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"length":         "POST /read HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\nx",
+		"chunks":         "POST /read HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nx",
+		"continue":       "POST /read HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n",
+		"answer":         "GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+		"a large answer": "GET /large HTTP/1.1\r\nHost: h\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			work := func() { time.Sleep(10 * time.Second) } // in the bubble
+			bubble(t, one(front.Listener{Limits: front.Limits{Connections: 2, ConnectionsPerClient: 2}}, holding(work)), func(t *testing.T, s *street, h *house) {
+				working, waiting := s.from(t, "192.0.2.1"), s.from(t, "192.0.2.2")
+				send(t, working, "GET /work HTTP/1.1\r\nHost: h\r\n\r\n")
+				send(t, waiting, text)
+				time.Sleep(time.Second - time.Millisecond)
+				if got := answered(t, s.from(t, "192.0.2.3")); got != http.StatusServiceUnavailable {
+					t.Errorf("before the second is over: %d, want 503", got)
+				}
+				time.Sleep(2 * time.Millisecond)
+				if got := status(t, s.from(t, "192.0.2.3"), plainGet); got != http.StatusOK {
+					t.Errorf("afterwards: %d, want 200", got)
+				}
+				if got := answered(t, working); got != http.StatusOK {
+					t.Errorf("the request that we were at work on: %d, want 200", got)
+				}
+				if n := h.evicted(t); n != 1 {
+					t.Errorf("%v evictions counted, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// Requests that never came whole leave no lines when their connections make room:
+// they are counted. One whose client leaves by itself has its line.
+func TestConnectionsThatMakeRoomLeaveNoLines(t *testing.T) {
+	t.Parallel()
+	const half = "POST /read HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nx"
+	bubble(t, one(front.Listener{Limits: front.Limits{Connections: 1}}, holding(nil)), func(t *testing.T, s *street, h *house) {
+		for range 10 {
+			send(t, s.from(t, "192.0.2.2"), half)
+			time.Sleep(2 * time.Second)
+		}
+		left := s.from(t, "192.0.2.3")
+		send(t, left, half)
+		_ = left.Close()
+		time.Sleep(time.Second)
+		if n := h.evicted(t); n != 10 {
+			t.Errorf("%v evictions counted, want 10", n)
+		}
+		if n := strings.Count(h.log.text(), `"client":"192.0.2.2"`); n != 0 {
+			t.Errorf("%d lines of requests that never came, want none", n)
+		}
+		if n := strings.Count(h.log.text(), `"client":"192.0.2.3"`); n != 1 {
+			t.Errorf("%d lines of the client that left, want 1", n)
+		}
+	})
+}
+
+// On HTTP/2 a connection waits for its client when all its requests do, and is at
+// work as long as we are at work on one of them.
+func TestStreamsThatWaitForTheirClientMakeRoom(t *testing.T) {
+	t.Parallel()
+	goOn := make(chan struct{})
+	h, config := openTLS(t, front.Listener{Limits: front.Limits{Connections: 2, ConnectionsPerClient: 2}}, holding(func() { <-goOn }))
+	send := func(tr *http.Transport, path string, body io.Reader) error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+h.address()+path, body)
+		if err != nil {
+			return err
+		}
+		res, err := tr.RoundTrip(req)
+		if err != nil {
+			return err
+		}
+		if res.ProtoMajor != 2 {
+			t.Errorf("spoke %s", res.Proto)
+		}
+		return res.Body.Close()
+	}
+	transport := func() *http.Transport {
+		tr := &http.Transport{TLSClientConfig: config.Clone(), ForceAttemptHTTP2: true}
+		t.Cleanup(tr.CloseIdleConnections)
+		return tr
+	}
+	never, unmuteNever := io.Pipe()
+	defer func() { _ = unmuteNever.Close() }()
+	late, unmute := io.Pipe()
+	waiting, both := transport(), transport()
+	worked, waited, beside := make(chan error, 1), make(chan error, 1), make(chan error, 1)
+	go func() { worked <- send(both, "/work", http.NoBody) }()
+	h.await(t, "secsy_http_requests_in_flight", 1)
+	go func() { beside <- send(both, "/read", late) }()
+	h.await(t, "secsy_http_requests_in_flight", 2)
+	go func() { waited <- send(waiting, "/read", never) }()
+	h.await(t, "secsy_http_requests_in_flight", 3)
+	for deadline := time.Now().Add(patience); send(transport(), "/", http.NoBody) != nil; {
+		if time.Now().After(deadline) {
+			t.Fatal("a stream whose body doesn't come keeps its place")
+		}
+	}
+	if err := <-waited; err == nil {
+		t.Error("the stream whose body didn't come was answered")
+	}
+	close(goOn)
+	if err := <-worked; err != nil {
+		t.Errorf("the request that we were at work on: %v", err)
+	}
+	_ = unmute.Close()
+	if err := <-beside; err != nil {
+		t.Errorf("the request beside it: %v", err)
 	}
 }
 
@@ -264,7 +402,9 @@ func TestAnIdleHTTP2ConnectionMakesRoom(t *testing.T) {
 func TestPlacesAreConserved(t *testing.T) {
 	t.Parallel()
 	const places, clients, rounds = 8, 16, 60
-	h := open(t, one(front.Listener{Limits: front.Limits{Connections: places, ConnectionsPerClient: places}}, readAndTell))
+	goOn := make(chan struct{})
+	h := open(t, one(front.Listener{Limits: front.Limits{Connections: places, ConnectionsPerClient: places}}, holding(func() { <-goOn })))
+	defer close(goOn)
 	var wg sync.WaitGroup
 	for i := range clients {
 		wg.Go(func() {
@@ -282,7 +422,7 @@ func TestPlacesAreConserved(t *testing.T) {
 	// All places are there again, each for a request under way.
 	for range places {
 		c := dial(t, h.address())
-		if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nx"); err != nil {
+		if _, err := io.WriteString(c, "GET /work HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -302,7 +442,7 @@ func once(address string, random *rand.Rand) {
 	_ = c.SetDeadline(time.Now().Add(time.Second))
 	text := []string{
 		"", "GET / HT", "\x00\r\n\r\n", get, plainGet, plainGet + plainGet,
-		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nx",
+		"POST /read HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nx",
 	}[random.IntN(7)]
 	if _, err := io.WriteString(c, text); err != nil || text == "" {
 		return

@@ -115,6 +115,7 @@ func (b *boundListener) take(c *conn, from netip.Addr) (victim *conn, reason str
 		victim, reason = b.silent.longest(now), refusedFull
 	}
 	if victim != nil {
+		victim.evicted = true
 		b.leaveLocked(victim)
 	} else if reason != "" {
 		return nil, reason
@@ -157,12 +158,38 @@ func (b *boundListener) note(c *conn, d doing) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if d == owing && c.working > 0 { // on HTTP/2, for a request before this one
+		d = busy
+	}
+	b.noteLocked(c, d, now)
+}
+
+func (b *boundListener) noteLocked(c *conn, d doing, now time.Time) {
 	if c.doing == gone {
 		return
 	}
 	b.unlistLocked(c)
 	c.doing, c.since = d, now
 	b.listLocked(c)
+}
+
+func (b *boundListener) work(c *conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.working++
+	if c.doing != busy {
+		b.noteLocked(c, busy, time.Time{})
+	}
+}
+
+func (b *boundListener) pause(c *conn) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.working--
+	if c.working == 0 && c.doing == busy {
+		b.noteLocked(c, owing, now)
+	}
 }
 
 func (b *boundListener) listLocked(c *conn) {
@@ -209,10 +236,12 @@ type conn struct {
 	place    *boundListener
 
 	// The mutex of place guards what is below.
-	owner *client // whom it counts for; nil: the listener only
-	doing doing
-	since time.Time
-	links [lanes]link // in the queues of place and of owner
+	owner   *client // whom it counts for; nil: the listener only
+	doing   doing
+	since   time.Time
+	working int         // requests that we are at work on
+	evicted bool        // it had to make room for another
+	links   [lanes]link // in the queues of place and of owner
 }
 
 func (c *conn) Close() error {

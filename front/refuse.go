@@ -119,26 +119,37 @@ func (tooMuch) Close() error             { return nil }
 // not come in time is os.ErrDeadlineExceeded, and can still be answered.
 type body struct {
 	io.ReadCloser
+	place  *conn // that it comes on
 	length int64 // as announced; -1: not
 	limit  int64
 	read   int64
 	ended  error // why no more will come; io.EOF: that was all
 }
 
-func newBody(w http.ResponseWriter, r *http.Request, limit int64) *body {
-	return &body{ReadCloser: http.MaxBytesReader(w, r.Body, limit), length: r.ContentLength, limit: limit}
+func newBody(w http.ResponseWriter, r *http.Request, place *conn, limit int64) *body {
+	return &body{ReadCloser: http.MaxBytesReader(w, r.Body, limit), place: place, length: r.ContentLength, limit: limit}
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	if b.length > b.limit {
 		return 0, &http.MaxBytesError{Limit: b.limit}
 	}
-	n, err := b.ReadCloser.Read(p)
+	n, err := b.wait(p)
 	b.read += int64(n)
 	if err != nil {
 		b.ended = err
 	}
 	return n, err
+}
+
+// wait reads, which takes as long as the client likes.
+func (b *body) wait(p []byte) (int, error) {
+	if b.length == 0 {
+		return b.ReadCloser.Read(p)
+	}
+	b.place.pause()
+	defer b.place.work()
+	return b.ReadCloser.Read(p)
 }
 
 // unread is how much of the body is left; -1: unknown, or not worth waiting for.

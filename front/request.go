@@ -26,6 +26,7 @@ const (
 	maxLogStack  = 16 << 10
 	smallBody    = 4 << 10     // an unread rest that is worth reading to keep the connection
 	ordinaryBody = 64 << 10    // one that is worth reading to close it in order
+	maxPiece     = 64 << 10    // of an answer; whoever takes less in a second is not reading
 	unreadPeriod = time.Second // for net/http to read the rest of a refused body
 )
 
@@ -49,14 +50,17 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	caller := peer.Peer{Addr: client, Conn: conn, RequestID: newRequestID(), Endpoint: route.class.name}
+	place := connOf(r.Context())
+	place.work()
+	defer place.pause()
 	// Work for an answer that can't be sent any more is waste.
 	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.Limits.Write)
 	defer cancel()
 	ctx, notes := peer.WithNotes(peer.With(ctx, caller))
 	inner := r.WithContext(ctx)
-	body := newBody(w, r, route.maxBody)
+	body := newBody(w, r, place, route.maxBody)
 	inner.Body = body
-	a := &answer{ResponseWriter: w}
+	a := &answer{ResponseWriter: w, place: place}
 	if r.ProtoMajor == 1 {
 		a.body = body
 	}
@@ -65,7 +69,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	cut := s.run(route.handler, a, inner)
 	took := time.Since(start)
 	route.class.observe(a.code(), took)
-	if !notes.Quiet() {
+	// Who has to make room is counted. A line for each, and any number of
+	// requests that never came would fill the log.
+	if !notes.Quiet() && (body.unread() == 0 || !place.madeRoom()) {
 		s.logAccess(ctx, r, route, caller, a, took, notes.All())
 	}
 	if cut {
@@ -204,6 +210,7 @@ func printable(s string, limit int) string {
 // answer remembers what was answered.
 type answer struct {
 	http.ResponseWriter
+	place  *conn // that it goes out on
 	body   *body // of a request whose connection depends on its being read; else nil
 	status int   // 0: nothing yet
 	bytes  int64
@@ -230,10 +237,26 @@ func (a *answer) WriteHeader(status int) {
 	a.ResponseWriter.WriteHeader(status)
 }
 
-func (a *answer) Write(p []byte) (int, error) {
+func (a *answer) Write(p []byte) (n int, err error) {
 	if a.status == 0 {
 		a.status = http.StatusOK
 	}
+	for first := true; first || len(p) > 0; first = false {
+		piece := p[:min(len(p), maxPiece)]
+		m, err := a.send(piece)
+		n += m
+		if err != nil {
+			return n, err
+		}
+		p = p[len(piece):]
+	}
+	return n, nil
+}
+
+// send waits for the client to take p.
+func (a *answer) send(p []byte) (int, error) {
+	a.place.pause()
+	defer a.place.work()
 	n, err := a.ResponseWriter.Write(p)
 	a.bytes += int64(n)
 	return n, err

@@ -92,6 +92,7 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 	if ours == nil {
 		return ctx
 	}
+	ctx = context.WithValue(ctx, connKey{}, ours)
 	local, ok := ours.raw.(*net.UnixConn)
 	if !ok {
 		return ctx
