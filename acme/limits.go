@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/gate"
@@ -218,16 +219,41 @@ func newRevocationGate() (*gate.Gate, error) {
 }
 
 // compute runs f, which does nothing but compute, in its turn if there are turns.
-func (t terms) compute(r *http.Request, f func() error) error {
+func (s *Server) compute(r *http.Request, t terms, f func() error) error {
 	if t.gate == nil {
 		return f()
 	}
-	release, err := t.gate.Acquire(r.Context(), gate.Revocation, sourceName(peer.From(r.Context()).Addr))
+	source := peer.From(r.Context()).Addr
+	release, err := t.gate.Acquire(r.Context(), gate.Revocation, sourceName(source))
 	if err != nil {
+		s.noTurn(r, source)
 		return err
 	}
 	defer release()
 	return f()
+}
+
+// noTurn counts a revocation that got no turn. No tier refuses them, so floods
+// of them end here, and leave no line for each either.
+func (s *Server) noTurn(r *http.Request, source netip.Addr) {
+	s.noTurns.count.Add(1)
+	s.noTurns.source.Store(&source)
+	if s.cfg.Recorder != nil {
+		peer.Quiet(r.Context())
+	}
+}
+
+// missedTurns are revocations without a turn, of strangers all.
+type missedTurns struct {
+	count  atomic.Int64
+	source atomic.Pointer[netip.Addr] // of the last one
+}
+
+func (m *missedTurns) example() netip.Addr {
+	if a := m.source.Load(); a != nil {
+		return *a
+	}
+	return netip.Addr{}
 }
 
 // sourceName names what one party commonly has of addresses.

@@ -29,8 +29,12 @@ import (
 	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
-// sourceHeader says where a test's request comes from, to the gatehouse alone.
-const sourceHeader = "Test-Source"
+// sourceHeader says where a test's request comes from, to the gatehouse alone,
+// which says by quietHeader that there would be no line of it.
+const (
+	sourceHeader = "Test-Source"
+	quietHeader  = "Test-Quiet"
+)
 
 // A gatehouse stands before the handler as a front does: it knows the source,
 // and admits or refuses by the routes.
@@ -41,7 +45,8 @@ type gatehouse struct {
 
 func (g *gatehouse) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	addr, _ := netip.ParseAddr(r.Header.Get(sourceHeader))
-	r = r.WithContext(peer.With(r.Context(), peer.Peer{Addr: addr, RequestID: "test"}))
+	ctx, notes := peer.WithNotes(peer.With(r.Context(), peer.Peer{Addr: addr, RequestID: "test"}))
+	r = r.WithContext(ctx)
 	var best acme.Route
 	for _, c := range g.routes {
 		rest, ok := strings.CutPrefix(r.URL.EscapedPath(), c.Path)
@@ -53,7 +58,14 @@ func (g *gatehouse) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		best.Refuse(w, r, d)
 		return
 	}
-	g.inside.ServeHTTP(w, r)
+	answer := httptest.NewRecorder()
+	g.inside.ServeHTTP(answer, r)
+	maps.Copy(w.Header(), answer.Header())
+	if notes.Quiet() {
+		w.Header().Set(quietHeader, "yes")
+	}
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(answer.Body.Bytes())
 }
 
 // direct carries requests to a handler without a network, which would keep the
@@ -406,6 +418,53 @@ func TestRevocationsTakeTurns(t *testing.T) {
 		c.order("b.example.com") // others take no turns
 		release()
 		c.post(w.url("revoke-cert"), body).want(200)
+	})
+}
+
+// Revocations pass all tiers, so floods of them are refused at the turns: that
+// leaves few lines, and none for each.
+func TestRevocationsWithoutATurnLeaveFewLines(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var lines []ratelimit.Record
+		rec := ratelimit.NewRecorder(func(_ context.Context, r ratelimit.Record) { lines = append(lines, r) })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- rec.Run(ctx) }()
+		w := limitedWorld(t, ratelimit.Config{}, func(c *acme.Config) { c.Recorder = rec })
+		c := w.client().from("192.0.2.1")
+		cert, _ := c.issue("a.example.com")
+		release := w.server.TakeAllTurns(t.Context())
+		revoke := func() *reply { return c.post(w.url("revoke-cert"), map[string]any{"certificate": b64(cert.Raw)}) }
+		const floods = 20
+		for range floods {
+			if r := revoke().problem(503, "rateLimited"); r.header.Get(quietHeader) == "" {
+				t.Error("a revocation without a turn has a line of its own")
+			}
+		}
+		release()
+		if r := revoke().want(200); r.header.Get(quietHeader) != "" {
+			t.Error("a revocation has no line")
+		}
+		time.Sleep(time.Minute)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		// Each waited some seconds for its turn, so there is more than one burst.
+		told := int64(0)
+		for _, l := range lines {
+			told += l.Suppressed
+			if !l.Closed {
+				told++
+			}
+		}
+		if len(lines) == 0 || len(lines) > 6 || told != floods {
+			t.Fatalf("%d of %d told of in %d lines: %+v", told, floods, len(lines), lines)
+		}
+		if l := lines[0]; l.What != "turns" || l.Endpoint != "acme_revoke" || l.Identity != "" || l.Source.String() != "192.0.2.1" {
+			t.Errorf("line: %+v", l)
+		}
 	})
 }
 

@@ -107,7 +107,7 @@ func (s *Server) readMessage(r *http.Request, t terms) (m *message, err error) {
 		return nil, err
 	}
 	// Only now: who sends slowly holds up nobody.
-	err = t.compute(r, func() (err error) { m, err = parseMessage(b); return err })
+	err = s.compute(r, t, func() (err error) { m, err = parseMessage(b); return err })
 	return m, err
 }
 
@@ -181,7 +181,7 @@ func (s *Server) nobody(r *http.Request, m *message, t terms) error {
 	if err != nil {
 		return err
 	}
-	return t.compute(r, func() error {
+	return s.compute(r, t, func() error {
 		_, _ = m.verify(key) // whatever it says: it is nobody's
 		s.failedProof(r, t)
 		return noAccount()
@@ -207,7 +207,7 @@ func (s *Server) verifyByKey(r *http.Request, m *message, t terms) (request, err
 // last: a stranger must not be able to spend one that he only saw.
 func (s *Server) verified(r *http.Request, m *message, key *jose.JSONWebKey, t terms) (request, error) {
 	var payload []byte
-	err := t.compute(r, func() (err error) {
+	err := s.compute(r, t, func() (err error) {
 		if payload, err = m.verify(key); err != nil {
 			s.failedProof(r, t)
 		}

@@ -59,7 +59,7 @@ type Config struct {
 	Limiter    *ratelimit.Limiter  // nil: no limits of requests
 	Budget     *ratelimit.Budget   // patience with accounts that ask for others' objects; nil: without end
 	OrderQuota ratelimit.Quota     // of identifiers in new orders, for each account; the zero Quota is off
-	Recorder   *ratelimit.Recorder // told of what the quota refuses; nil: nobody is
+	Recorder   *ratelimit.Recorder // told of what the quota refuses, and of revocations without a turn; nil: nobody is
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: no metrics
@@ -81,6 +81,7 @@ type Server struct {
 	revokes *gate.Gate // turns to read and verify revocations
 
 	quotaRefused atomic.Int64
+	noTurns      missedTurns
 	metrics      *metrics
 	log          *slog.Logger
 
@@ -140,6 +141,7 @@ func (s *Server) prepareAdmission() (err error) {
 	if s.decoys, err = newDecoys(); err != nil {
 		return err
 	}
+	s.cfg.Recorder.Watch("turns", s.classes.revoke.name, s.noTurns.count.Load, s.noTurns.example)
 	s.revokes, err = newRevocationGate()
 	return err
 }

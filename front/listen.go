@@ -158,9 +158,6 @@ func (b *boundListener) note(c *conn, d doing) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if d == owing && c.working > 0 { // on HTTP/2, for a request before this one
-		d = busy
-	}
 	b.noteLocked(c, d, now)
 }
 

@@ -10,7 +10,7 @@ import (
 
 // A Record is one line about refusals: the first of a burst, or the end of it.
 type Record struct {
-	What       string     // the tier, "quota", "refusal_budget" or "guard": a closed set
+	What       string     // the tier, "quota", "refusal_budget", "turns" or "guard": a closed set
 	Endpoint   string     // the class of endpoints
 	Identity   string     // proven; "" for sources, which are told of together
 	Source     netip.Addr // one of them
