@@ -48,9 +48,9 @@ func newClasses(l *ratelimit.Limiter, c *canned) classes {
 		return &class{name, path, l.Endpoint(name, o), status, c.refuser(status)}
 	}
 	return classes{
-		directory: class("acme_directory", "/directory", http.StatusTooManyRequests, ratelimit.EndpointOptions{Group: ratelimit.Entry, Cost: priceReady}),
+		directory: class("acme_directory", "/directory", http.StatusTooManyRequests, ratelimit.EndpointOptions{Group: ratelimit.Entry, Cost: priceReady, SkipGlobal: true}),
 		// A nonce costs no more than its refusal, and a revocation may need one first.
-		newNonce:   class("acme_new_nonce", "/new-nonce", http.StatusServiceUnavailable, ratelimit.EndpointOptions{Group: ratelimit.Entry, Cost: priceReady}),
+		newNonce:   class("acme_new_nonce", "/new-nonce", http.StatusServiceUnavailable, ratelimit.EndpointOptions{Group: ratelimit.Entry, Cost: priceReady, SkipGlobal: true}),
 		newAccount: class("acme_new_account", "/new-account", http.StatusTooManyRequests, ratelimit.EndpointOptions{Cost: ratelimit.Token, Reserve: reserved}),
 		newOrder:   class("acme_new_order", "/new-order", http.StatusTooManyRequests, ratelimit.EndpointOptions{Cost: ratelimit.Token, Reserve: reserved}),
 		// A certificate whose key is lost can't wait for a bucket to refill; it

@@ -323,10 +323,10 @@ func (a *app) listeners(hops *front.Hops, ready *front.Readiness) ([]front.Liste
 		Write: a.cfg.Limits.WriteTimeout.Std(), Idle: a.cfg.Limits.IdleTimeout.Std(),
 	}
 	status := a.crl.Handler()
-	nobodys := a.limiter.Endpoint(classNone, ratelimit.EndpointOptions{Group: ratelimit.Entry, Cost: ratelimit.Token / 10})
+	nobodys := a.limiter.Endpoint(classNone, ratelimit.EndpointOptions{Group: ratelimit.Stray})
 	public := front.Listener{Name: listenHTTP, Address: string(l.HTTP.Address), Hops: hops, Limits: limits, Unrouted: nobodys, Routes: []front.Route{
 		{Prefix: crlPath, Class: classCRL, Handler: status, Limit: a.crl.Limit(), Refuse: a.crl.Refuse},
-		{Prefix: aiaPath, Class: classAIA, Handler: status, Limit: a.limiter.Endpoint(classAIA, ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: aiaCost})},
+		{Prefix: aiaPath, Class: classAIA, Handler: status, Limit: a.limiter.Endpoint(classAIA, ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: aiaCost, SkipGlobal: true})},
 	}}
 	if a.ocsp != nil {
 		public.Routes = append(public.Routes, front.Route{

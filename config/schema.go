@@ -211,12 +211,13 @@ type RateLimit struct {
 	// limit would do.
 	Shadow bool `yaml:"shadow"`
 
-	// All requests together: those that make work, those for status, and those
-	// that come first, each with a bucket of this size.
+	// All requests together that make work, and all that have an OCSP answer
+	// signed: two buckets of this size. What is ready (CRLs, OCSP answers, nonces,
+	// the directory) is not limited by it.
 	Global Bucket `yaml:"global"`
 
-	// Each client: an IPv4 address, or an IPv6 /64. It has three buckets, as in
-	// global.
+	// Each client: an IPv4 address, or an IPv6 /64. It has a bucket of this size
+	// for what makes work, one for status, and one for nonces and the directory.
 	PerIP Bucket `yaml:"per_ip"`
 
 	// Each account whose proof held: an ACME account, after its signature was

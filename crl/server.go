@@ -123,7 +123,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, shelves: make(map[ca.IssuerID]*shelf),
-		limit: cfg.Limiter.Endpoint("crl", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: fileCost}),
+		limit: cfg.Limiter.Endpoint("crl", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: fileCost, SkipGlobal: true}),
 	}
 	for _, is := range cfg.Issuers {
 		if s.shelves[is.ID] != nil {

@@ -149,7 +149,7 @@ func New(cfg Config) (*Server, error) {
 		cache:  newCache(cfg.CacheSize),
 		faults: faultLog{log: cfg.Logger, now: cfg.Now},
 
-		limit:     cfg.Limiter.Endpoint("ocsp", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: answerCost}),
+		limit:     cfg.Limiter.Endpoint("ocsp", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: answerCost, SkipGlobal: true}),
 		signLimit: cfg.Limiter.Endpoint("ocsp_sign", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: signCost}),
 	}
 	for i, is := range cfg.Issuers {

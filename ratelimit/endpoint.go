@@ -68,7 +68,11 @@ func (e *Endpoint) ask(source netip.Addr, cost Cost, now int64) Decision {
 		s := l.settings.Load()
 		r.n = 0
 		r.ofSource(s, &l.hasher, source, e.options.Group, e.index)
-		if l.attempt(&r, s, s.all[e.index], s.globals[e.options.Group]) {
+		global := s.globals[e.options.Group]
+		if e.options.SkipGlobal {
+			global = nil
+		}
+		if l.attempt(&r, s, s.all[e.index], global) {
 			return e.answer(&r, s, source)
 		}
 	}

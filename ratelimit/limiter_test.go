@@ -950,3 +950,19 @@ func TestAReadingOfTheClockDoesForAllOfARequest(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatIsReadyIsNotRefusedForWhatOthersAsk: its own tiers hold all the same.
+func TestWhatIsReadyIsNotRefusedForWhatOthersAsk(t *testing.T) {
+	t.Parallel()
+	l, _ := newTest(t, Config{Global: Bucket{Rate: 0.001, Burst: 1}, PerIP: Bucket{Rate: 0.001, Burst: 5}})
+	ready, signed := l.Endpoint("ocsp", EndpointOptions{Group: Status, SkipGlobal: true}), l.Endpoint("ocsp_sign", EndpointOptions{Group: Status})
+	if n := admits(ready, ip(alice), 10); n != 5 {
+		t.Errorf("%d admitted, want the 5 of the source", n)
+	}
+	if n := admits(signed, ip(bob), 3); n != 1 {
+		t.Errorf("%d admitted, want the 1 that all share, which ready answers have left alone", n)
+	}
+	if !ready.Admit(ip(bob)).OK {
+		t.Error("a ready answer is refused for what others had signed")
+	}
+}

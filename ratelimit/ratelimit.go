@@ -110,6 +110,7 @@ const (
 	Work   Group = iota // what makes work: orders, enrolments
 	Status              // what others than the CA's clients rely on: OCSP, CRLs
 	Entry               // what comes before anything else, and costs next to nothing: a directory, a nonce
+	Stray               // what nobody asked for who knows us: paths that are not there
 	groups
 )
 
@@ -121,6 +122,10 @@ type EndpointOptions struct {
 	// of its burst. It is for requests that begin something: who is let in can
 	// then go through with it.
 	Reserve int
+	// SkipGlobal is for answers that are ready. They cost about what a refusal
+	// costs, so that a bucket for everybody protects nothing: it would only let a
+	// few addresses decide that nobody gets them.
+	SkipGlobal bool
 	// Exempt is for what is never refused by a tier: it is only counted.
 	Exempt bool
 }
