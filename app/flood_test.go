@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/secsy-pki/secsy-pki/gate"
 	"github.com/secsy-pki/secsy-pki/keys"
 	"github.com/secsy-pki/secsy-pki/peer"
@@ -25,21 +23,18 @@ func (a *app) series(t *testing.T, prefix string) (out []string) {
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if strings.HasPrefix(f.GetName(), prefix) {
-				out = append(out, f.GetName()+labelsOf(m))
+			if !strings.HasPrefix(f.GetName(), prefix) {
+				continue
 			}
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			out = append(out, f.GetName()+"{"+strings.Join(labels, ",")+"}")
 		}
 	}
 	slices.Sort(out)
 	return out
-}
-
-func labelsOf(m *dto.Metric) string {
-	var pairs []string
-	for _, l := range m.GetLabel() {
-		pairs = append(pairs, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
-	}
-	return "{" + strings.Join(pairs, ",") + "}"
 }
 
 // What is counted of admission has its series from the start, and no stranger
