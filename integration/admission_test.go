@@ -131,7 +131,7 @@ func floodFrom(ctx context.Context, from net.IP, addr string, n int) (refused, o
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	r := bufio.NewReader(c)
 	for range n {
-		if _, err := io.WriteString(c, "GET /aia/none.cer HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(c, "GET /nobody HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 			return refused, other
 		}
 		res, err := http.ReadResponse(r, nil)
