@@ -224,7 +224,7 @@ func (s *Server) compute(r *http.Request, t terms, f func() error) error {
 		return f()
 	}
 	source := peer.From(r.Context()).Addr
-	release, err := t.gate.Acquire(r.Context(), gate.Revocation, sourceName(source))
+	release, err := t.gate.Acquire(r.Context(), gate.Revocation, peer.NetworkName(source))
 	if err != nil {
 		s.noTurn(r, source)
 		return err
@@ -254,19 +254,6 @@ func (m *missedTurns) example() netip.Addr {
 		return *a
 	}
 	return netip.Addr{}
-}
-
-// sourceName names what one party commonly has of addresses.
-func sourceName(a netip.Addr) string {
-	if !a.IsValid() {
-		return "" // on a socket of this machine
-	}
-	a = a.Unmap().WithZone("")
-	if !a.Is6() {
-		return a.String()
-	}
-	p, _ := a.Prefix(64) // which every IPv6 address has
-	return p.Addr().String()
 }
 
 // help is where refusals point to if no website is configured.

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -283,19 +282,3 @@ func TestNobodysSignatureIsVerified(t *testing.T) {
 }
 
 func b64url(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
-
-// Turns are shared by what one party has of addresses.
-func TestSourcesAreWhatOnePartyHas(t *testing.T) {
-	t.Parallel()
-	for addr, want := range map[string]string{
-		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3::4": "2001:db8:1:2::", "2001:db8:1:2::9": "2001:db8:1:2::",
-		"fe80::1%eth0": "fe80::",
-	} {
-		if got := sourceName(netip.MustParseAddr(addr)); got != want {
-			t.Errorf("%s is of %s; want %s", addr, got, want)
-		}
-	}
-	if got := sourceName(netip.Addr{}); got != "" {
-		t.Errorf("none is of %s", got)
-	}
-}

@@ -204,8 +204,9 @@ func (a *app) tellOfRefusals(ctx context.Context, r ratelimit.Record) {
 // acmeRoutes are ACME's classes of endpoints, each with its limit.
 func (a *app) acmeRoutes() []front.Route {
 	var out []front.Route
+	handler := a.acme.Handler()
 	for _, r := range a.acme.Routes() {
-		out = append(out, front.Route{Prefix: r.Path, Class: r.Class, Handler: a.acme.Handler(), Limit: r.Limit, Refuse: r.Refuse})
+		out = append(out, front.Route{Prefix: r.Path, Class: r.Class, Handler: handler, Limit: r.Limit, Refuse: r.Refuse})
 	}
 	return out
 }

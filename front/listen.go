@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/pires/go-proxyproto"
+
+	"github.com/secsy-pki/secsy-pki/peer"
 )
 
 // bind opens the socket of one listener. The error says on one line what is
@@ -98,7 +100,7 @@ func (b *boundListener) client(raw net.Conn) netip.Addr {
 	if b.proxyFrom.Contains(a) || b.hops.trusts(a) {
 		return netip.Addr{}
 	}
-	return clientKey(a)
+	return peer.Network(a).Addr()
 }
 
 // take gives c a place, which victim loses if there was no other, or says why
@@ -327,17 +329,4 @@ func socketAddr(a net.Addr) netip.Addr {
 		return netip.Addr{}
 	}
 	return plain(tcp.AddrPort().Addr())
-}
-
-// clientKey is the unit that one client is sure to hold: whoever has one IPv6
-// address has a /64.
-func clientKey(a netip.Addr) netip.Addr {
-	if !a.Is6() {
-		return a
-	}
-	p, err := a.Prefix(64)
-	if err != nil {
-		return a
-	}
-	return p.Addr()
 }

@@ -3,7 +3,6 @@ package gate
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -147,20 +146,8 @@ func NewGovernor(c GovernorConfig) *Governor {
 	return &Governor{config: c.withDefaults(), clients: make(map[string]*governed)}
 }
 
-// ClientKey is what a client is known by: its IPv4 address, or the /64 that its
-// IPv6 address is in, as whoever has one address of it has all; "" if unknown.
-func ClientKey(a netip.Addr) string {
-	a = a.Unmap().WithZone("")
-	switch {
-	case !a.IsValid():
-		return ""
-	case a.Is4():
-		return a.String()
-	}
-	return netip.PrefixFrom(a, 64).Masked().String()
-}
-
-// Acquire waits for a place for one verification. client is a ClientKey; "" is
+// Acquire waits for a place for one verification. client names who asks, such
+// as the network of its address; "" is
 // held to the ceiling only. release is to be called when the hash is computed;
 // calling it again does nothing. The error is a *GovernorRefused, or that of ctx.
 func (g *Governor) Acquire(ctx context.Context, client string) (release func(), err error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"runtime"
 	"sync"
 	"testing"
@@ -364,25 +363,6 @@ func TestAnUnknownPeerIsHeldToTheCeilingOnly(t *testing.T) {
 		}
 		governorAtRest(t, g)
 	})
-}
-
-func TestAClientIsItsIPv4AddressOrItsIPv6Network(t *testing.T) {
-	t.Parallel()
-	for addr, want := range map[string]string{
-		"192.0.2.7":           "192.0.2.7",
-		"::ffff:192.0.2.7":    "192.0.2.7",
-		"2001:db8:1:2:3::4":   "2001:db8:1:2::/64",
-		"2001:db8:1:2:ffff::": "2001:db8:1:2::/64",
-		"2001:db8:1:3::":      "2001:db8:1:3::/64",
-		"fe80::1%eth0":        "fe80::/64",
-	} {
-		if got := gate.ClientKey(netip.MustParseAddr(addr)); got != want {
-			t.Errorf("%s is %q, want %q", addr, got, want)
-		}
-	}
-	if got := gate.ClientKey(netip.Addr{}); got != "" {
-		t.Errorf("no address is %q", got)
-	}
 }
 
 // Whatever way a verification is refused or given up, its client owes nothing

@@ -24,7 +24,7 @@ const maxSecret = 1024
 
 // Credentials are what somebody logs in with.
 type Credentials struct {
-	Client       string // a ClientKey; what one client got right is not known of another
+	Client       string // as for the Governor; what one client got right is not known of another
 	User, Secret string
 	// Version changes whenever a password does: of the whole list of users, so
 	// that no name need be looked up to ask.

@@ -203,13 +203,8 @@ func flowOf(ctx context.Context, label string) string {
 	if id := peer.Identity(ctx); id != "" {
 		return id
 	}
-	addr := peer.From(ctx).Addr.Unmap()
-	if !addr.IsValid() {
-		return "key:" + label
+	if n := peer.NetworkName(peer.From(ctx).Addr); n != "" {
+		return n
 	}
-	bits := 64
-	if addr.Is4() {
-		bits = 32
-	}
-	return netip.PrefixFrom(addr, bits).Masked().String()
+	return "key:" + label
 }
