@@ -156,8 +156,9 @@ func (b *bench) roundOfTiers() error {
 	}
 	refused := 0
 	c := cost(b.sizes.calls, 1, func(_, calls int) {
+		decide := given(e)
 		for range calls {
-			if !e.Admit(many[0]).OK {
+			if !decide(many[0], "") {
 				refused++
 			}
 		}

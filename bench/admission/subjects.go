@@ -95,15 +95,18 @@ func newOursGiven(every time.Duration, burst int) (limit, error) {
 		return limit{}, err
 	}
 	e := l.Endpoint("bench", ratelimit.EndpointOptions{})
-	return limit{close: func() {}, worker: func() decide {
-		at, calls := time.Now(), 0
-		return func(source netip.Addr, _ string) bool {
-			if calls++; calls%64 == 0 {
-				at = time.Now()
-			}
-			return e.AdmitAt(source, at).OK
+	return limit{close: func() {}, worker: func() decide { return given(e) }}, nil
+}
+
+// given asks e as the listener does.
+func given(e *ratelimit.Endpoint) decide {
+	at, calls := time.Now(), 0
+	return func(source netip.Addr, _ string) bool {
+		if calls++; calls%64 == 0 {
+			at = time.Now()
 		}
-	}}, nil
+		return e.AdmitAt(source, at).OK
+	}
 }
 
 func newTimeRate(every time.Duration, burst int) (limit, error) {
