@@ -325,7 +325,7 @@ func (a *app) listeners(hops *front.Hops, ready *front.Readiness) ([]front.Liste
 	status := a.crl.Handler()
 	nobodys := a.limiter.Endpoint(classNone, ratelimit.EndpointOptions{Group: ratelimit.Stray})
 	public := front.Listener{Name: listenHTTP, Address: string(l.HTTP.Address), Hops: hops, Limits: limits, Unrouted: nobodys, Routes: []front.Route{
-		{Prefix: crlPath, Class: classCRL, Handler: status, Limit: a.crl.Limit(), Refuse: a.crl.Refuse},
+		{Prefix: crlPath, Class: classCRL, Handler: status, Limit: a.crl.Limit()},
 		{Prefix: aiaPath, Class: classAIA, Handler: status, Limit: a.limiter.Endpoint(classAIA, ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: aiaCost, SkipGlobal: true})},
 	}}
 	if a.ocsp != nil {

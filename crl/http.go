@@ -17,7 +17,6 @@ import (
 const (
 	typeCRL  = "application/pkix-crl"
 	typeCert = "application/pkix-cert"
-	typeText = "text/plain; charset=utf-8"
 	// certMaxAge is how long caches may keep a CA certificate.
 	certMaxAge = 24 * time.Hour
 	// slowest is how many octets a second a client must take to get all of a
@@ -137,7 +136,7 @@ func refuse(w http.ResponseWriter, err error) {
 	case http.StatusServiceUnavailable:
 		h.Set("Retry-After", "10")
 	}
-	h.Set("Content-Type", typeText)
+	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(known.text)+1))
 	w.WriteHeader(known.code)

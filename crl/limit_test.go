@@ -3,12 +3,9 @@ package crl
 import (
 	"context"
 	"crypto"
-	"errors"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -178,54 +175,6 @@ func TestCRLsAreServedWhileTheOnlySeatIsHeld(t *testing.T) {
 			t.Errorf("seats are not conserved: %+v", st)
 		}
 	})
-}
-
-// A mute is a body that must not be read, and a writer whose headers are there.
-type mute struct {
-	t      testing.TB
-	header http.Header
-	code   int
-	body   []byte
-}
-
-func (m *mute) Header() http.Header         { return m.header }
-func (m *mute) WriteHeader(code int)        { m.code = code }
-func (m *mute) Write(p []byte) (int, error) { m.body = p; return len(p), nil }
-func (m *mute) Close() error                { return nil }
-func (m *mute) Read([]byte) (int, error) {
-	m.t.Error("the body was read")
-	return 0, errors.New("read")
-}
-
-// Not parallel: AllocsPerRun counts what others allocate, too.
-func TestARefusalIsCannedAndReadsNothing(t *testing.T) {
-	w := newWorld(t)
-	s := w.server(nil)
-	m := &mute{t: t, header: http.Header{}}
-	r := httptest.NewRequest(http.MethodPost, "/crl/x.crl", m)
-	for wait, want := range map[time.Duration]string{
-		0: "1", time.Second: "1", 7 * time.Second: "7", 10 * time.Minute: "600", 10*time.Minute + time.Second: "601", time.Hour: "3600",
-	} {
-		s.Refuse(m, r, ratelimit.Decision{Tier: ratelimit.PerIP, RetryAfter: wait})
-		h := m.header
-		if m.code != http.StatusTooManyRequests || h.Get("Retry-After") != want || string(m.body) != "too many requests\n" {
-			t.Errorf("%v: HTTP %d, Retry-After %q, %q", wait, m.code, h.Get("Retry-After"), m.body)
-		}
-		if !strings.HasPrefix(h.Get("Content-Type"), "text/plain") || h.Get("Cache-Control") != "no-store" || h.Get("Content-Length") != "18" {
-			t.Errorf("headers %v", h)
-		}
-	}
-	d := ratelimit.Decision{Tier: ratelimit.Global, RetryAfter: 3 * time.Second}
-	if n := testing.AllocsPerRun(100, func() { s.Refuse(m, r, d) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-	// Whoever adds to a header does not add to that of the next refusal.
-	m.header["Cache-Control"] = append(m.header["Cache-Control"], "private")
-	next := &mute{t: t, header: http.Header{}}
-	s.Refuse(next, r, d)
-	if got := next.header["Cache-Control"]; len(got) != 1 || got[0] != "no-store" {
-		t.Errorf("Cache-Control %v", got)
-	}
 }
 
 func TestAFileCostsATenthOfARequest(t *testing.T) {

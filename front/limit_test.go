@@ -107,7 +107,8 @@ func TestAPlainRefusalSaysWhenToComeBack(t *testing.T) {
 	h := open(t, limited(front.Listener{}, limit, nil, neverCalled(t)))
 	res, text := ask(t, h.address(), "/acme")
 	if res.StatusCode != http.StatusTooManyRequests || text != "too many requests\n" ||
-		res.Header.Get("Content-Type") != "text/plain; charset=utf-8" || res.Header.Get("X-Content-Type-Options") != "nosniff" {
+		res.Header.Get("Content-Type") != "text/plain; charset=utf-8" || res.Header.Get("X-Content-Type-Options") != "nosniff" ||
+		res.Header.Get("Cache-Control") != "no-store" || res.Header.Get("Content-Length") != strconv.Itoa(len(text)) {
 		t.Errorf("%d %q %v", res.StatusCode, text, res.Header)
 	}
 	// A token takes a hundred seconds.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"sync"
 	"time"
 
@@ -17,6 +18,8 @@ var (
 	closeValue     = []string{"close"}
 	nosniffValue   = []string{"nosniff"}
 	plainTextValue = []string{"text/plain; charset=utf-8"}
+	noStoreValue   = []string{"no-store"}
+	refusalLength  = []string{strconv.Itoa(len(rateLimited))}
 )
 
 var rateLimited = []byte("too many requests\n")
@@ -25,6 +28,8 @@ var rateLimited = []byte("too many requests\n")
 func refusePlain(w http.ResponseWriter, _ *http.Request, d ratelimit.Decision) {
 	h := w.Header()
 	h["Content-Type"] = plainTextValue
+	h["Content-Length"] = refusalLength
+	h["Cache-Control"] = noStoreValue // no cache between us may answer others with it
 	h["Retry-After"] = ratelimit.SecondsHeader(d.Seconds())
 	w.WriteHeader(http.StatusTooManyRequests)
 	_, _ = w.Write(rateLimited) // a client that left is no news
