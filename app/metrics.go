@@ -1,8 +1,6 @@
 package app
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/secsy-pki/secsy-pki/gate"
@@ -92,10 +90,6 @@ func (o out) gauge(d *prometheus.Desc, v float64, labels ...string) {
 	o.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
-func (o out) histogram(d *prometheus.Desc, count uint64, sum time.Duration, buckets map[float64]uint64, labels ...string) {
-	o.ch <- prometheus.MustNewConstHistogram(d, count, sum.Seconds(), buckets, labels...)
-}
-
 func (o out) limiter(s ratelimit.Stat) {
 	for _, e := range s.Endpoints {
 		o.counter(descAdmitted, float64(e.Admitted), e.Name)
@@ -122,8 +116,8 @@ func (o out) guard(a *app) {
 	for c := range g.Class {
 		class := gate.Class(c).String()
 		o.counter(descGuarded, float64(g.Class[c].Admitted), class)
-		o.wait(descWait, g.Class[c].Wait, class)
-		o.histogram(descSign, s.Calls[c].Count, s.Calls[c].Sum, s.Calls[c].Buckets, class)
+		o.times(descWait, g.Class[c].Wait, class)
+		o.times(descSign, s.Calls[c], class)
 	}
 	for _, r := range s.Rejected {
 		o.counter(descRejected, float64(r.Count), r.Endpoint, r.Reason.String())
@@ -137,17 +131,17 @@ func (o out) gate(name string, s gate.Stat) {
 	for c := range s.Class {
 		class := gate.Class(c).String()
 		o.counter(descGateAdmitted, float64(s.Class[c].Admitted), name, class)
-		o.wait(descGateWait, s.Class[c].Wait, name, class)
+		o.times(descGateWait, s.Class[c].Wait, name, class)
 		for r, n := range s.Class[c].Refused {
 			o.counter(descGateRejected, float64(n), name, class, gate.Reason(r).String())
 		}
 	}
 }
 
-func (o out) wait(d *prometheus.Desc, h gate.Histogram, labels ...string) {
+func (o out) times(d *prometheus.Desc, h gate.Histogram, labels ...string) {
 	buckets := make(map[float64]uint64, len(h.Buckets))
 	for i, n := range h.Buckets {
-		buckets[gate.WaitBounds[i].Seconds()] = n
+		buckets[gate.Bounds[i].Seconds()] = n
 	}
-	o.histogram(d, h.Count, h.Sum, buckets, labels...)
+	o.ch <- prometheus.MustNewConstHistogram(d, h.Count, h.Sum.Seconds(), buckets, labels...)
 }

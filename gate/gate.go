@@ -68,7 +68,7 @@ func (r *Refused) Unwrap() error { return r.Err }
 // A Gate is safe for concurrent use.
 type Gate struct {
 	epoch    time.Time // the gate's times count from here
-	admitted [Classes]histogram
+	admitted [Classes]Times
 	refused  [Classes][Reasons]atomic.Uint64
 
 	mu      sync.Mutex // guards what follows; nothing waits or calls out while holding it
@@ -122,7 +122,7 @@ func (g *Gate) Acquire(ctx context.Context, c Class, identity string) (release f
 func (g *Gate) AcquireSeat(ctx context.Context, c Class, identity string) (Seat, error) {
 	gone := ctx.Err()
 	if s, ok := g.try(gone, c, identity); ok {
-		g.admitted[c].observe(0)
+		g.admitted[c].Observe(0)
 		return s, nil
 	}
 	if gone != nil {

@@ -582,7 +582,7 @@ func TestStatCountsWaitsByClass(t *testing.T) {
 		if c.Admitted != 1 || c.Wait.Count != 1 || c.Wait.Sum != 40*time.Millisecond {
 			t.Errorf("renewal: %+v, want one that waited 40ms", c)
 		}
-		for i, bound := range gate.WaitBounds {
+		for i, bound := range gate.Bounds {
 			want := uint64(0)
 			if bound >= 40*time.Millisecond {
 				want = 1

@@ -5,9 +5,13 @@ import (
 	"time"
 )
 
-// WaitBounds are the upper bounds of the buckets of a Histogram.
-var WaitBounds = [...]time.Duration{
+// Bounds are the upper bounds of the buckets of a Histogram: from a key in memory
+// to a device behind a slow network.
+var Bounds = [...]time.Duration{
 	0,
+	100 * time.Microsecond,
+	250 * time.Microsecond,
+	500 * time.Microsecond,
 	time.Millisecond,
 	2500 * time.Microsecond,
 	5 * time.Millisecond,
@@ -23,11 +27,11 @@ var WaitBounds = [...]time.Duration{
 	10 * time.Second,
 }
 
-// A Histogram says how many waited for how long.
+// A Histogram says how much took how long.
 type Histogram struct {
 	Count   uint64
 	Sum     time.Duration
-	Buckets [len(WaitBounds)]uint64 // how many waited for at most each of WaitBounds
+	Buckets [len(Bounds)]uint64 // how many took at most each of Bounds
 }
 
 // A Stat is what a gate was doing at one moment, and what it has done so far.
@@ -61,7 +65,7 @@ func (g *Gate) Stat() Stat {
 	g.statOfMoment(&s)
 	for c := range s.Class {
 		cs := &s.Class[c]
-		cs.Wait = g.admitted[c].snapshot()
+		cs.Wait = g.admitted[c].Histogram()
 		cs.Admitted = cs.Wait.Count
 		for r := range cs.Refused {
 			cs.Refused[r] = g.refused[c][r].Load()
@@ -92,30 +96,32 @@ func (g *Gate) statOfMoment(s *Stat) {
 	}
 }
 
-// A histogram counts without a lock.
-type histogram struct {
-	buckets [len(WaitBounds) + 1]atomic.Uint64 // the last: longer than all bounds
+// Times collects a Histogram, without a lock. It is safe for concurrent use.
+type Times struct {
+	buckets [len(Bounds) + 1]atomic.Uint64 // the last: longer than all bounds
 	sum     atomic.Int64
 }
 
-func (h *histogram) observe(d time.Duration) {
+// Observe counts d.
+func (t *Times) Observe(d time.Duration) {
 	i := 0
-	for i < len(WaitBounds) && d > WaitBounds[i] {
+	for i < len(Bounds) && d > Bounds[i] {
 		i++
 	}
-	h.buckets[i].Add(1)
+	t.buckets[i].Add(1)
 	if d > 0 {
-		h.sum.Add(int64(d))
+		t.sum.Add(int64(d))
 	}
 }
 
-func (h *histogram) snapshot() Histogram {
-	s := Histogram{Sum: time.Duration(h.sum.Load())}
-	for i := range h.buckets {
-		s.Count += h.buckets[i].Load()
-		if i < len(s.Buckets) {
-			s.Buckets[i] = s.Count
+// Histogram returns what was counted so far.
+func (t *Times) Histogram() Histogram {
+	h := Histogram{Sum: time.Duration(t.sum.Load())}
+	for i := range t.buckets {
+		h.Count += t.buckets[i].Load()
+		if i < len(h.Buckets) {
+			h.Buckets[i] = h.Count
 		}
 	}
-	return s
+	return h
 }

@@ -39,7 +39,7 @@ func (g *Gate) wait(ctx context.Context, c Class, identity string) (Seat, error)
 	if g.total < g.limit { // one came free just now
 		s := g.seatLocked(g.lanes[c].flow(c, identity, &g.spare), now)
 		g.mu.Unlock()
-		g.admitted[c].observe(0)
+		g.admitted[c].Observe(0)
 		return s, nil
 	}
 	g.adapt.wanted = true
@@ -116,7 +116,7 @@ func (g *Gate) collect(ctx context.Context, w *waiter) (Seat, error) {
 		g.decline(w.seat)
 		return Seat{}, g.left(w.class, err)
 	}
-	g.admitted[w.class].observe(w.waited)
+	g.admitted[w.class].Observe(w.waited)
 	return w.seat, nil
 }
 

@@ -40,7 +40,7 @@ type Guard struct {
 	gate     *gate.Gate
 	rejected map[string]*rejections // never changed after New
 	tell     func(endpoint, identity string, source netip.Addr)
-	calls    [gate.Classes]histogram
+	calls    [gate.Classes]gate.Times
 }
 
 // New returns a Guard.
@@ -144,7 +144,7 @@ func (g *Guard) do(ctx context.Context, c gate.Class, label string, call func() 
 	}
 	worked, began := false, time.Now()
 	defer func() { // also when the call panics
-		g.calls[c].observe(time.Since(began))
+		g.calls[c].Observe(time.Since(began))
 		if worked {
 			seat.Release()
 		} else {

@@ -3,6 +3,7 @@ package hsmguard_test
 import (
 	"context"
 	"crypto"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -187,9 +188,12 @@ func TestCallsAreCountedByClassAndDuration(t *testing.T) {
 		if c.Count != 3 || c.Sum != time.Minute+11*time.Millisecond || s.Calls[gate.Issuance].Count != 0 {
 			t.Errorf("%+v", s.Calls)
 		}
-		for bound, want := range map[float64]uint64{0.0025: 0, 0.005: 1, 0.01: 2, 5: 2} {
-			if got, there := c.Buckets[bound]; !there || got != want {
-				t.Errorf("%d calls took up to %v s, want %d", got, bound, want)
+		for bound, want := range map[time.Duration]uint64{
+			2500 * time.Microsecond: 0, 5 * time.Millisecond: 1, 10 * time.Millisecond: 2, 5 * time.Second: 2,
+		} {
+			i := slices.Index(gate.Bounds[:], bound)
+			if i < 0 || c.Buckets[i] != want {
+				t.Errorf("bucket %d up to %v, want %d calls in %v", i, bound, want, c.Buckets)
 			}
 		}
 	})
