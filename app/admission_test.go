@@ -134,10 +134,19 @@ func TestARefusalIsOfOneClientInOneProtocol(t *testing.T) {
 		t.Fatalf("%s is never refused", path)
 		return nil
 	}
-	for _, c := range []struct{ listener, path, other, contentType string }{
-		{listenHTTPS, "/acme/new-order", "/acme/directory", "application/problem+json"},
-		{listenHTTP, "/ocsp/x", "", "application/ocsp-response"},
-		{listenHTTPS, "/nobody/has/this", "", "text/plain; charset=utf-8"},
+	type at struct{ listener, path string }
+	for _, c := range []struct {
+		at
+		others      []at // of another group, and not used up yet
+		contentType string
+	}{
+		{
+			at{listenHTTPS, "/acme/new-order"},
+			[]at{{listenHTTPS, "/acme/directory"}, {listenHTTP, "/ocsp/x"}, {listenHTTP, "/crl/x"}, {listenHTTP, "/aia/x"}, {listenHTTP, "/x"}},
+			"application/problem+json",
+		},
+		{at{listenHTTP, "/ocsp/x"}, []at{{listenHTTPS, "/acme/directory"}, {listenHTTP, "/x"}}, "application/ocsp-response"},
+		{at{listenHTTPS, "/nobody/has/this"}, []at{{listenHTTPS, "/acme/directory"}}, "text/plain; charset=utf-8"},
 	} {
 		w := spend(c.listener, c.path)
 		if w.Code != http.StatusTooManyRequests || w.Header().Get("Content-Type") != c.contentType || w.Header().Get("Retry-After") != "1" {
@@ -146,11 +155,10 @@ func TestARefusalIsOfOneClientInOneProtocol(t *testing.T) {
 		if w := a.ask(t, c.listener, http.MethodGet, c.path, "192.0.2.2"); w.Header().Get("Retry-After") != "" {
 			t.Errorf("%s: another client is refused: %d", c.path, w.Code)
 		}
-		if c.other == "" {
-			continue
-		}
-		if w := a.ask(t, c.listener, http.MethodGet, c.other, client); w.Code != http.StatusOK {
-			t.Errorf("%s is refused with %s: %d", c.other, c.path, w.Code)
+		for _, o := range c.others {
+			if w := a.ask(t, o.listener, http.MethodGet, o.path, client); w.Header().Get("Retry-After") != "" {
+				t.Errorf("%s is refused with %s: %d", o.path, c.path, w.Code)
+			}
 		}
 	}
 	for range 200 {
@@ -160,6 +168,45 @@ func TestARefusalIsOfOneClientInOneProtocol(t *testing.T) {
 	}
 	if w := a.ask(t, listenHTTPS, http.MethodPost, "/acme/revoke-cert", client); w.Code == http.StatusTooManyRequests {
 		t.Error("a revocation is refused by a tier")
+	}
+}
+
+// Many addresses that empty what all share of one kind of request keep nobody
+// from the others, whatever their number: not from status, nor from what a
+// revocation needs first.
+func TestAFloodOfManyLeavesOtherKindsOfRequestsAlone(t *testing.T) {
+	t.Parallel()
+	a := admitted(t, "global: {rate: 1/h, burst: 3}, per_ip: {rate: 0}, idle_ttl_seconds: 100000")
+	n := 0
+	from := func() string { // each request has an address of its own
+		n++
+		return fmt.Sprintf("10.0.%d.%d", n/200, n%200+1)
+	}
+	refused := func(listener, path string) bool {
+		return a.ask(t, listener, http.MethodGet, path, from()).Code == http.StatusTooManyRequests
+	}
+	flood := func(listener, path string) {
+		for range 5 {
+			refused(listener, path)
+		}
+		if !refused(listener, path) {
+			t.Errorf("%s is not limited by what all share", path)
+		}
+	}
+	flood(listenHTTPS, "/acme/new-order")
+	if refused(listenHTTP, "/nobody") || refused(listenHTTPS, "/nobody") {
+		t.Error("paths that are not there are refused with orders")
+	}
+	flood(listenHTTP, "/nobody")
+	for range 400 { // more than three tokens would hold of each
+		for _, x := range []struct{ listener, path string }{
+			{listenHTTPS, "/acme/directory"}, {listenHTTPS, "/acme/new-nonce"},
+			{listenHTTP, "/crl/none.crl"}, {listenHTTP, "/aia/none.cer"}, {listenHTTP, "/ocsp/x"},
+		} {
+			if w := a.ask(t, x.listener, http.MethodGet, x.path, from()); w.Header().Get("Retry-After") != "" {
+				t.Fatalf("%s is refused: %d", x.path, w.Code)
+			}
+		}
 	}
 }
 
