@@ -2,6 +2,9 @@ package app
 
 import (
 	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -134,19 +137,10 @@ func TestARefusalIsOfOneClientInOneProtocol(t *testing.T) {
 		t.Fatalf("%s is never refused", path)
 		return nil
 	}
-	type at struct{ listener, path string }
-	for _, c := range []struct {
-		at
-		others      []at // of another group, and not used up yet
-		contentType string
-	}{
-		{
-			at{listenHTTPS, "/acme/new-order"},
-			[]at{{listenHTTPS, "/acme/directory"}, {listenHTTP, "/ocsp/x"}, {listenHTTP, "/crl/x"}, {listenHTTP, "/aia/x"}, {listenHTTP, "/x"}},
-			"application/problem+json",
-		},
-		{at{listenHTTP, "/ocsp/x"}, []at{{listenHTTPS, "/acme/directory"}, {listenHTTP, "/x"}}, "application/ocsp-response"},
-		{at{listenHTTPS, "/nobody/has/this"}, []at{{listenHTTPS, "/acme/directory"}}, "text/plain; charset=utf-8"},
+	for _, c := range []struct{ listener, path, contentType string }{
+		{listenHTTPS, "/acme/new-order", "application/problem+json"},
+		{listenHTTP, "/ocsp/x", "application/ocsp-response"},
+		{listenHTTPS, "/nobody/has/this", "text/plain; charset=utf-8"},
 	} {
 		w := spend(c.listener, c.path)
 		if w.Code != http.StatusTooManyRequests || w.Header().Get("Content-Type") != c.contentType || w.Header().Get("Retry-After") != "1" {
@@ -154,11 +148,6 @@ func TestARefusalIsOfOneClientInOneProtocol(t *testing.T) {
 		}
 		if w := a.ask(t, c.listener, http.MethodGet, c.path, "192.0.2.2"); w.Header().Get("Retry-After") != "" {
 			t.Errorf("%s: another client is refused: %d", c.path, w.Code)
-		}
-		for _, o := range c.others {
-			if w := a.ask(t, o.listener, http.MethodGet, o.path, client); w.Header().Get("Retry-After") != "" {
-				t.Errorf("%s is refused with %s: %d", o.path, c.path, w.Code)
-			}
 		}
 	}
 	for range 200 {
@@ -168,6 +157,43 @@ func TestARefusalIsOfOneClientInOneProtocol(t *testing.T) {
 	}
 	if w := a.ask(t, listenHTTPS, http.MethodPost, "/acme/revoke-cert", client); w.Code == http.StatusTooManyRequests {
 		t.Error("a revocation is refused by a tier")
+	}
+}
+
+// Whoever has used up his orders can still ask for status, for the directory and
+// for a nonce, each as often as its own bucket holds.
+func TestOneKindOfRequestIsNotPaidWithAnother(t *testing.T) {
+	t.Parallel()
+	a := admitted(t, "per_ip: {rate: 1/h, burst: 2}, idle_ttl_seconds: 100000")
+	const client = "192.0.2.1"
+	refused := func(listener, path string) bool {
+		return a.ask(t, listener, http.MethodGet, path, client).Header().Get("Retry-After") != ""
+	}
+	n := 0
+	for ; !refused(listenHTTPS, "/acme/order/x"); n++ { // a quarter of a token each, so less than that is left
+		if n > 8 {
+			t.Fatal("steps of orders are not limited")
+		}
+	}
+	if n != 8 {
+		t.Errorf("two tokens were %d steps, want 8", n)
+	}
+	for _, x := range []struct {
+		listener, path string
+		times          int // together more than a quarter of a token, and less than two
+	}{
+		{listenHTTPS, "/acme/directory", 5}, {listenHTTPS, "/acme/new-nonce", 5},
+		{listenHTTP, "/ocsp/x", 30}, {listenHTTP, "/crl/x", 5}, {listenHTTP, "/aia/x", 30}, {listenHTTP, "/x", 2},
+	} {
+		for i := range x.times {
+			if refused(x.listener, x.path) {
+				t.Errorf("%s is paid with orders: refused at the %d. time", x.path, i+1)
+				break
+			}
+		}
+	}
+	if !refused(listenHTTP, "/x") {
+		t.Error("a third path that nobody has is not refused")
 	}
 }
 
@@ -228,13 +254,15 @@ func TestTheKeysOfTheCAAreBehindTheGuard(t *testing.T) {
 	if n := signatures(a); n != before+1 {
 		t.Errorf("%d seats were taken, want 1", n-before)
 	}
-	own, err := a.listenerKeys.Key(t.Context(), issuingLabel)
+	own, err := a.certificate()(&tls.ClientHelloInfo{ServerName: "localhost"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = own.Sign(t.Context(), make([]byte, 32), nil)
+	if _, err := own.PrivateKey.(crypto.Signer).Sign(rand.Reader, make([]byte, 32), crypto.SHA256); err != nil {
+		t.Fatal(err)
+	}
 	if n := signatures(a); n != before+1 {
-		t.Error("a handshake would take a seat before the device")
+		t.Error("a stranger's handshake takes a seat before the device")
 	}
 	if n := a.gate.Stat().Seats; n != 3 {
 		t.Errorf("%d seats, want those of the configuration", n)
