@@ -182,8 +182,12 @@ func TestOneKindOfRequestIsNotPaidWithAnother(t *testing.T) {
 		listener, path string
 		times          int // together more than a quarter of a token, and less than two
 	}{
-		{listenHTTPS, "/acme/directory", 5}, {listenHTTPS, "/acme/new-nonce", 5},
-		{listenHTTP, "/ocsp/x", 30}, {listenHTTP, "/crl/x", 5}, {listenHTTP, "/aia/x", 30}, {listenHTTP, "/x", 2},
+		{listenHTTPS, "/acme/directory", 5},
+		{listenHTTPS, "/acme/new-nonce", 5},
+		{listenHTTP, "/ocsp/x", 30},
+		{listenHTTP, "/crl/x", 5},
+		{listenHTTP, "/aia/x", 30},
+		{listenHTTP, "/x", 2},
 	} {
 		for i := range x.times {
 			if refused(x.listener, x.path) {
@@ -226,8 +230,11 @@ func TestAFloodOfManyLeavesOtherKindsOfRequestsAlone(t *testing.T) {
 	flood(listenHTTP, "/nobody")
 	for range 400 { // more than three tokens would hold of each
 		for _, x := range []struct{ listener, path string }{
-			{listenHTTPS, "/acme/directory"}, {listenHTTPS, "/acme/new-nonce"},
-			{listenHTTP, "/crl/none.crl"}, {listenHTTP, "/aia/none.cer"}, {listenHTTP, "/ocsp/x"},
+			{listenHTTPS, "/acme/directory"},
+			{listenHTTPS, "/acme/new-nonce"},
+			{listenHTTP, "/crl/none.crl"},
+			{listenHTTP, "/aia/none.cer"},
+			{listenHTTP, "/ocsp/x"},
 		} {
 			if w := a.ask(t, x.listener, http.MethodGet, x.path, from()); w.Header().Get("Retry-After") != "" {
 				t.Fatalf("%s is refused: %d", x.path, w.Code)
