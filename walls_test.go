@@ -64,6 +64,7 @@ var rooms = map[string]wall{
 	// Rooms for tests: nothing but tests and one another may import them.
 	"audit/audittest":            {rooms: []string{"audit"}},
 	"keys/keystest":              {rooms: []string{"keys"}},
+	"pkcs11pool/pkcs11test":      {rooms: []string{"pkcs11pool", "keys"}},
 	"ca/catest":                  {rooms: []string{"ca", "ca/lint", "ca/weakkey", "keys", "keys/keystest", "audit"}},
 	"store/storetest":            {rooms: []string{"*"}},
 	"store/storetest/storebench": {rooms: []string{"store", "store/sqlite", "store/postgres"}},

@@ -19,6 +19,8 @@ func NewPrivateKey(alg Algorithm) (crypto.Signer, error) {
 		return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	case ECDSAP384:
 		return ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	case ECDSAP521:
+		return ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
 	case RSA2048:
 		return rsa.GenerateKey(rand.Reader, 2048)
 	case RSA3072:
@@ -42,6 +44,8 @@ func AlgorithmOf(pub crypto.PublicKey) (Algorithm, bool) {
 			return ECDSAP256, true
 		case elliptic.P384():
 			return ECDSAP384, true
+		case elliptic.P521():
+			return ECDSAP521, true
 		}
 	case *rsa.PublicKey:
 		switch pub.N.BitLen() {
@@ -69,15 +73,15 @@ func (k memoryKey) Sign(ctx context.Context, digest []byte, opts crypto.SignerOp
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := checkDigest(k.signer.Public(), digest, opts); err != nil {
+	if err := CheckDigest(k.signer.Public(), digest, opts); err != nil {
 		return nil, err
 	}
 	return k.signer.Sign(rand.Reader, digest, opts)
 }
 
-// checkDigest refuses what crypto.Signer would sign without a thought: RSA over
+// CheckDigest refuses what crypto.Signer would sign without a thought: RSA over
 // bytes that no hash function made, say.
-func checkDigest(pub crypto.PublicKey, digest []byte, opts crypto.SignerOpts) error {
+func CheckDigest(pub crypto.PublicKey, digest []byte, opts crypto.SignerOpts) error {
 	if opts == nil {
 		return errors.New("keys: signing needs options")
 	}

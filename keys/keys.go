@@ -72,6 +72,50 @@ func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
 func (e *BusyError) Unwrap() error { return e.Err }
 
+// A HungError says that a call of the device has taken so long that nobody waits
+// for it any more. It may have signed, or may still do so.
+type HungError struct {
+	After time.Duration // how long it was waited for
+	// Returned is closed when the call returns after all. Until then whatever was
+	// reserved for the call is still in use.
+	Returned <-chan struct{}
+}
+
+func (e *HungError) Error() string {
+	return fmt.Sprintf("keys: the device has not returned from a call for %v", e.After)
+}
+
+// Ready asks a key whether its device can be called at the moment. A nil error
+// promises nothing; a *BusyError means that asking for a signature would be in
+// vain. It costs next to nothing and never calls the device.
+func Ready(k Key) error {
+	if r, ok := k.(interface{ Ready() error }); ok {
+		return r.Ready()
+	}
+	return nil
+}
+
+// A Destroyer is a Store that can destroy keys. Destroy returns an error matching
+// ErrNotFound when there is no key of that label.
+type Destroyer interface {
+	Destroy(ctx context.Context, label string) error
+}
+
+type repeatableKey struct{}
+
+// Repeatable returns a context in which signing the same bytes twice does no
+// harm: after a failure that leaves open whether the device signed, it may be
+// asked once more. Never for certificates, of which there must be one.
+func Repeatable(ctx context.Context) context.Context {
+	return context.WithValue(ctx, repeatableKey{}, true)
+}
+
+// IsRepeatable reports whether ctx is from Repeatable.
+func IsRepeatable(ctx context.Context) bool {
+	yes, _ := ctx.Value(repeatableKey{}).(bool)
+	return yes
+}
+
 // A Purpose is what a signature is for. A guard before a device decides by it
 // what goes first.
 type Purpose uint8
@@ -105,6 +149,7 @@ type Algorithm string
 const (
 	ECDSAP256 Algorithm = "ecdsa-p256"
 	ECDSAP384 Algorithm = "ecdsa-p384"
+	ECDSAP521 Algorithm = "ecdsa-p521"
 	RSA2048   Algorithm = "rsa-2048"
 	RSA3072   Algorithm = "rsa-3072"
 	RSA4096   Algorithm = "rsa-4096"
