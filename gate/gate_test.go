@@ -635,3 +635,28 @@ func TestTheDefaultReserveLeavesSeatsToAll(t *testing.T) {
 		}
 	}
 }
+
+// A seat that is given back void is free like any other, and teaches nothing of
+// how long work takes.
+func TestAVoidSeatIsFreeAndTeachesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(t, gate.Config{Seats: 1, MaxQueue: 8, MaxWait: time.Minute})
+		for i, took := range []time.Duration{10 * time.Millisecond, 0, time.Hour, 10 * time.Millisecond} {
+			s, err := g.AcquireSeat(t.Context(), gate.Issuance, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(took)
+			if i%3 == 0 {
+				s.Release()
+			} else {
+				s.Void()
+				s.Void()
+			}
+		}
+		if st := g.Stat(); st.InFlight != 0 || st.Class[gate.Issuance].Service != 10*time.Millisecond {
+			t.Errorf("%+v", st)
+		}
+	})
+}

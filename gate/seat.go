@@ -11,13 +11,26 @@ type Seat struct {
 }
 
 // Release gives the seat back, if that has not been done.
-func (s Seat) Release() { s.giveBack(true) }
+func (s Seat) Release() { s.giveBack(worked) }
 
 // Fail gives back the seat of work that failed: how long that took says nothing
-// about how long work takes.
-func (s Seat) Fail() { s.giveBack(false) }
+// about how long work takes, but how long the seat was taken.
+func (s Seat) Fail() { s.giveBack(failed) }
 
-func (s Seat) giveBack(worked bool) {
+// Void gives back a seat of which there is nothing to learn: the resource did
+// nothing, or nobody was there to see how long it did something.
+func (s Seat) Void() { s.giveBack(void) }
+
+// An end is how it ended with a seat.
+type end int
+
+const (
+	worked end = iota
+	failed
+	void
+)
+
+func (s Seat) giveBack(how end) {
 	if s.permit == nil {
 		return
 	}
@@ -28,7 +41,7 @@ func (s Seat) giveBack(worked bool) {
 		g.mu.Unlock()
 		return
 	}
-	g.endLocked(s.permit, now, worked)
+	g.endLocked(s.permit, now, how)
 	var told tell
 	g.dispatchLocked(now, &told)
 	g.mu.Unlock()
@@ -58,12 +71,16 @@ func (g *Gate) seatLocked(f *flow, now time.Duration) Seat {
 }
 
 // endLocked takes the seat back, and learns from it how long work takes.
-func (g *Gate) endLocked(p *permit, now time.Duration, worked bool) {
+func (g *Gate) endLocked(p *permit, now time.Duration, how end) {
+	if how == void {
+		g.unseatLocked(p)
+		return
+	}
 	took := max(0, now-p.since)
 	c := p.flow.class
 	average(&g.service, took)
 	average(&g.lanes[c].service, took)
-	if worked && p.epoch == g.adapt.epoch {
+	if how == worked && p.epoch == g.adapt.epoch {
 		g.learnLocked(c, took)
 	}
 	g.unseatLocked(p)
