@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/secsy-pki/secsy-pki/keys"
 )
@@ -19,18 +20,22 @@ var ErrDevice = errors.New("keystest: device error")
 
 // A Signature is one that a Store was asked for and made.
 type Signature struct {
-	Label  string
-	Digest []byte
-	Hash   crypto.Hash
+	Label      string
+	Digest     []byte
+	Hash       crypto.Hash
+	Repeatable bool // keys.IsRepeatable
 }
 
-// A Store is a keys.Store and keys.Generator in memory. Its hooks may be called at any time.
+// A Store is a keys.Store, keys.Generator and keys.Destroyer in memory. Its hooks may be called at any time.
 type Store struct {
 	mu     sync.Mutex // guards all below
 	keys   map[string]keys.Key
 	signed []Signature
+	asked  int
 	fails  []failure
 	hold   *Hold
+	hang   *Hang
+	away   *keys.BusyError // nil: the device is there
 }
 
 type failure struct {
@@ -48,6 +53,9 @@ func (s *Store) Key(ctx context.Context, label string) (keys.Key, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.away != nil {
+		return nil, s.away
+	}
 	k, ok := s.keys[label]
 	if !ok {
 		return nil, fmt.Errorf("%w: %q", keys.ErrNotFound, label)
@@ -64,7 +72,27 @@ func (s *Store) Generate(ctx context.Context, label string, alg keys.Algorithm) 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if err := s.ready(); err != nil {
+		return nil, err
+	}
 	return s.Put(label, signer)
+}
+
+// Destroy implements keys.Destroyer.
+func (s *Store) Destroy(ctx context.Context, label string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away != nil {
+		return s.away
+	}
+	if _, ok := s.keys[label]; !ok {
+		return fmt.Errorf("%w: %q", keys.ErrNotFound, label)
+	}
+	delete(s.keys, label)
+	return nil
 }
 
 // Put takes a private key into the store; keys.ErrExists if the label is taken.
@@ -97,6 +125,63 @@ func (s *Store) FailNext(n int, err error) {
 	s.fails = append(s.fails, failure{err, n})
 }
 
+// Away makes the device one that is known to be away: keys are not found, nothing
+// is signed, and all says at once to come again after retry.
+func (s *Store) Away(retry time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = &keys.BusyError{Reason: "away", RetryAfter: retry}
+}
+
+// Back ends what Away began.
+func (s *Store) Back() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = nil
+}
+
+// ready is what the store knows of its device without asking it.
+func (s *Store) ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away != nil {
+		return s.away
+	}
+	return nil
+}
+
+// A Hang is a device that does not return from calls. Nobody waits for them.
+type Hang struct {
+	store    *Store
+	returned chan struct{}
+	once     sync.Once
+}
+
+// Hang makes signatures that are asked for from now on hang: each fails at once
+// with a *keys.HungError, and is never made.
+func (s *Store) Hang() *Hang {
+	h := &Hang{store: s, returned: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hang = h
+	return h
+}
+
+// Recover makes signatures to come pass, while those that hang go on hanging.
+func (h *Hang) Recover() {
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	if h.store.hang == h {
+		h.store.hang = nil
+	}
+}
+
+// Return has all calls that hang come back, and does what Recover does.
+func (h *Hang) Return() {
+	h.Recover()
+	h.once.Do(func() { close(h.returned) })
+}
+
 // Signed lists the signatures made, in order.
 func (s *Store) Signed() []Signature {
 	s.mu.Lock()
@@ -109,6 +194,13 @@ func (s *Store) Signatures() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.signed)
+}
+
+// Asked counts the signatures that were asked for, made or not.
+func (s *Store) Asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
 }
 
 // A Hold keeps signatures waiting, as a busy device does, until they are
@@ -160,6 +252,9 @@ type key struct {
 	label string
 }
 
+// Ready implements what keys.Ready asks.
+func (k key) Ready() error { return k.store.ready() }
+
 func (k key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
 	if err := k.store.before(ctx, k.label); err != nil {
 		return nil, err
@@ -170,12 +265,13 @@ func (k key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) ([
 	}
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()
-	k.store.signed = append(k.store.signed, Signature{k.label, slices.Clone(digest), opts.HashFunc()})
+	k.store.signed = append(k.store.signed, Signature{k.label, slices.Clone(digest), opts.HashFunc(), keys.IsRepeatable(ctx)})
 	return sig, nil
 }
 
 func (s *Store) before(ctx context.Context, label string) error {
 	s.mu.Lock()
+	s.asked++
 	h := s.hold
 	s.mu.Unlock()
 	if h != nil {
@@ -185,8 +281,17 @@ func (s *Store) before(ctx context.Context, label string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	switch {
+	case s.away != nil:
+		return s.away
+	case s.hang != nil:
+		return &keys.HungError{After: hungAfter, Returned: s.hang.returned}
+	}
 	return s.nextFailureLocked()
 }
+
+// hungAfter is how long a Hang says that it was waited for.
+const hungAfter = 30 * time.Second
 
 func (s *Store) nextFailureLocked() error {
 	for len(s.fails) > 0 {

@@ -27,7 +27,7 @@ type StoreGenerator interface {
 // the algorithms that the store has; none given means all.
 func TestStore(t *testing.T, open func(t *testing.T, place string) StoreGenerator, algs ...keys.Algorithm) {
 	if len(algs) == 0 {
-		algs = []keys.Algorithm{keys.ECDSAP256, keys.ECDSAP384, keys.RSA2048, keys.RSA3072, keys.RSA4096, keys.Ed25519}
+		algs = []keys.Algorithm{keys.ECDSAP256, keys.ECDSAP384, keys.ECDSAP521, keys.RSA2048, keys.RSA3072, keys.RSA4096, keys.Ed25519}
 	}
 	s := suite{open: open, algs: algs}
 	t.Run("UnknownLabelIsNotFound", s.unknownLabelIsNotFound)
@@ -38,6 +38,7 @@ func TestStore(t *testing.T, open func(t *testing.T, place string) StoreGenerato
 	t.Run("EndedContextMakesNoKeyAndNoSignature", s.endedContextMakesNoKeyAndNoSignature)
 	t.Run("WrongDigestIsNotSigned", s.wrongDigestIsNotSigned)
 	t.Run("ManySignAtOnce", s.manySignAtOnce)
+	t.Run("DestroyedKeyIsGone", s.destroyedKeyIsGone)
 }
 
 type suite struct {
@@ -184,6 +185,36 @@ func (s suite) manySignAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
+// destroyedKeyIsGone is for stores that can destroy keys.
+func (s suite) destroyedKeyIsGone(t *testing.T) {
+	t.Parallel()
+	place := t.TempDir()
+	st := s.open(t, place)
+	d, can := st.(keys.Destroyer)
+	if !can {
+		return
+	}
+	first := generate(t, st, "gone", s.algs[0])
+	kept := generate(t, st, "kept", s.algs[0])
+	if err := d.Destroy(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range []StoreGenerator{st, s.open(t, place)} {
+		if _, err := st.Key(t.Context(), "gone"); !errors.Is(err, keys.ErrNotFound) {
+			t.Errorf("Key: %v, want ErrNotFound", err)
+		}
+		if k, err := st.Key(t.Context(), "kept"); err != nil || !samePublic(k, kept) {
+			t.Errorf("another key is gone too: %v", err)
+		}
+	}
+	if err := d.Destroy(t.Context(), "gone"); !errors.Is(err, keys.ErrNotFound) {
+		t.Errorf("second Destroy: %v, want ErrNotFound", err)
+	}
+	if samePublic(first, generate(t, st, "gone", s.algs[0])) {
+		t.Error("the destroyed key is back")
+	}
+}
+
 func generate(t *testing.T, st StoreGenerator, label string, alg keys.Algorithm) keys.Key {
 	t.Helper()
 	k, err := st.Generate(t.Context(), label, alg)
@@ -218,9 +249,13 @@ func digestFor(k keys.Key) ([]byte, crypto.SignerOpts) {
 	case ed25519.PublicKey:
 		return message, crypto.Hash(0)
 	case *ecdsa.PublicKey:
-		if pub.Curve.Params().BitSize == 384 {
+		switch pub.Curve.Params().BitSize {
+		case 384:
 			d := sha512.Sum384(message)
 			return d[:], crypto.SHA384
+		case 521:
+			d := sha512.Sum512(message)
+			return d[:], crypto.SHA512
 		}
 	}
 	d := sha256.Sum256(message)
