@@ -23,6 +23,11 @@ type Config struct {
 	// half of MaxSessions, rounded up.
 	MaxHung int
 
+	// Lenient opens a pool none of whose tokens can be reached at the moment, and
+	// goes on trying. A wrong PIN and a module that can't be loaded are errors
+	// nevertheless.
+	Lenient bool
+
 	Logger     *slog.Logger          // nil: silent
 	Registerer prometheus.Registerer // nil: no metrics
 	// Resized is told how many sessions the tokens that are up may have

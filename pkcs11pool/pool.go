@@ -28,6 +28,9 @@ type job struct {
 	on         func(*token) bool // which tokens can do it; nil: all
 	rw         bool              // it needs a read-write session
 	repeatable bool              // doing it twice is harmless
+	// dataFault reports that an error is the fault of the data that a stranger
+	// sent: it counts for nothing, and the session stays in use. Nil: none is.
+	dataFault func(error) bool
 	// run calls the device. It runs in the session's goroutine, and may still be
 	// running when do has returned with a *keys.HungError: what it writes to must
 	// then be read by nobody, and what it reads be changed by nobody.
@@ -39,6 +42,10 @@ type conn struct {
 	cryptoki
 	session pkcs11.SessionHandle
 	token   *token
+	slot    uint // in which the token is for as long as the session lasts
+	// epoch changes whenever the token has been away: object handles of another
+	// epoch may mean other objects.
+	epoch uint64
 	// effect is set by the job right before the call that must not happen twice.
 	// An error from before means that the device did nothing.
 	effect bool
@@ -53,12 +60,12 @@ func (p *Pool) do(ctx context.Context, j *job) error {
 			return err
 		}
 		defer func() { _ = t.lib.CloseSession(s) }()
-		return j.run(&conn{cryptoki: t.lib, session: s, token: t})
+		return j.run(&conn{cryptoki: t.lib, session: s, token: t, slot: t.slot, epoch: 1})
 	}
 	select {
 	case s := <-t.idle:
 		defer func() { t.idle <- s }()
-		return j.run(&conn{cryptoki: t.lib, session: s, token: t})
+		return j.run(&conn{cryptoki: t.lib, session: s, token: t, slot: t.slot, epoch: 1})
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -103,6 +110,19 @@ func Open(_ context.Context, cfg Config) (*Pool, error) {
 	}
 	return p, nil
 }
+
+// Check returns nil while some token can be used, from memory.
+func (p *Pool) Check(_ context.Context) error { return nil }
+
+// Ready returns nil if it is worth asking for something now, and a
+// *keys.BusyError if not, from memory.
+func (p *Pool) Ready() error { return nil }
+
+// Capacity is how many sessions the tokens that are up may have together.
+func (p *Pool) Capacity() int { return defaultMaxSessions * len(p.tokens) }
+
+// Stat returns what the pool is doing.
+func (p *Pool) Stat() Stat { return Stat{} }
 
 // Close gives everything back.
 func (p *Pool) Close() error {
