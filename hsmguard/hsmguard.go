@@ -3,7 +3,8 @@
 //
 // A seat of the gate belongs to the call of the device: it is taken right
 // before, and given back when the call returns, however long ago whoever wanted
-// it has left. Finding a key takes none, as labels are no stranger's choice.
+// it has left, or was told that nobody waits any more for a call that hangs.
+// Finding a key takes none, as labels are no stranger's choice.
 package hsmguard
 
 import (
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/gate"
@@ -41,6 +43,7 @@ type Guard struct {
 	rejected map[string]*rejections // never changed after New
 	tell     func(endpoint, identity string, source netip.Addr)
 	calls    [gate.Classes]gate.Times
+	hung     atomic.Int64 // seats of calls that hang
 }
 
 // New returns a Guard.
@@ -52,13 +55,30 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// Keys returns s behind the gate. It is a keys.Generator if s is one, and its
-// keys are keys.Decrypters if those of s are. What the gate turns away is a
-// *keys.BusyError.
+// Keys returns s behind the gate. It is a keys.Generator or a keys.Destroyer if
+// s is one, and its keys are keys.Decrypters if those of s are. What the gate
+// turns away is a *keys.BusyError.
 func (g *Guard) Keys(s keys.Store) keys.Store {
 	guarded := store{guard: g, inner: s}
-	if maker, ok := s.(keys.Generator); ok {
-		return generator{store: guarded, maker: maker}
+	maker, makes := s.(keys.Generator)
+	unmaker, destroys := s.(keys.Destroyer)
+	switch made, unmade := (generator{g, maker}), (destroyer{g, unmaker}); {
+	case makes && destroys:
+		return struct {
+			store
+			generator
+			destroyer
+		}{guarded, made, unmade}
+	case makes:
+		return struct {
+			store
+			generator
+		}{guarded, made}
+	case destroys:
+		return struct {
+			store
+			destroyer
+		}{guarded, unmade}
 	}
 	return guarded
 }
@@ -78,7 +98,7 @@ func (s store) Key(ctx context.Context, label string) (keys.Key, error) {
 }
 
 type generator struct {
-	store
+	guard *Guard
 	maker keys.Generator
 }
 
@@ -96,6 +116,17 @@ func (s generator) Generate(ctx context.Context, label string, alg keys.Algorith
 	return s.guard.wrap(k, label), nil
 }
 
+type destroyer struct {
+	guard *Guard
+	inner keys.Destroyer
+}
+
+// Destroy implements keys.Destroyer. It is as seldom as Generate, and goes where
+// that goes.
+func (s destroyer) Destroy(ctx context.Context, label string) error {
+	return s.guard.do(ctx, gate.Status, label, func() error { return s.inner.Destroy(ctx, label) })
+}
+
 func (g *Guard) wrap(k keys.Key, label string) keys.Key {
 	guarded := key{Key: k, guard: g, label: label}
 	if d, ok := k.(keys.Decrypter); ok {
@@ -109,6 +140,9 @@ type key struct {
 	guard *Guard
 	label string
 }
+
+// Ready is what the device says of itself. It takes no seat, as nothing is called.
+func (k key) Ready() error { return keys.Ready(k.Key) }
 
 // Sign implements keys.Key.
 func (k key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
@@ -142,18 +176,40 @@ func (g *Guard) do(ctx context.Context, c gate.Class, label string, call func() 
 	if err != nil {
 		return g.turnedAway(ctx, err)
 	}
-	worked, began := false, time.Now()
-	defer func() { // also when the call panics
+	returned, began := false, time.Now()
+	defer func() {
 		g.calls[c].Observe(time.Since(began))
-		if worked {
-			seat.Release()
-		} else {
+		if !returned { // but panicked
 			seat.Fail()
+			return
 		}
+		g.giveBack(seat, err)
 	}()
 	err = call()
-	worked = err == nil
+	returned = true
 	return err
+}
+
+// giveBack ends a call that came to err. What the device did not do is no
+// measure of how long it takes to do it; neither is a call that hangs, and that
+// one keeps its seat, for the device may still be at work.
+func (g *Guard) giveBack(seat gate.Seat, err error) {
+	hung, hangs := errors.AsType[*keys.HungError](err)
+	switch {
+	case err == nil:
+		seat.Release()
+	case hangs && hung.Returned != nil:
+		g.hung.Add(1)
+		go func() { // as many as there are seats at most
+			<-hung.Returned
+			g.hung.Add(-1)
+			seat.Void()
+		}()
+	case hangs, errors.Is(err, keys.ErrBusy):
+		seat.Void()
+	default:
+		seat.Fail()
+	}
 }
 
 // turnedAway says in the words of package keys why there is no seat.

@@ -16,7 +16,7 @@ import (
 	"github.com/secsy-pki/secsy-pki/keys/keystest"
 )
 
-// A device is a store of one key that signs, decrypts and makes keys, each of
+// A device is a store of one key that signs, decrypts, makes and destroys keys, each of
 // which takes its time whoever waits for it, as a call into C does.
 type device struct {
 	takes time.Duration
@@ -51,6 +51,11 @@ func (d *device) Key(context.Context, string) (keys.Key, error) { return d, nil 
 func (d *device) Generate(ctx context.Context, _ string, _ keys.Algorithm) (keys.Key, error) {
 	d.call(ctx)
 	return d, nil
+}
+
+func (d *device) Destroy(ctx context.Context, _ string) error {
+	d.call(ctx)
+	return nil
 }
 
 func (d *device) Public() crypto.PublicKey { return nil }
@@ -132,16 +137,31 @@ func (p plain) Key(ctx context.Context, label string) (keys.Key, error) {
 func TestAGuardedStoreHasTheSkillsOfTheStoreAndNoOthers(t *testing.T) {
 	t.Parallel()
 	guard := hsmguard.New(hsmguard.Config{Gate: newGate(t, gate.Config{Seats: 1})})
+	type destroying struct {
+		plain
+		keys.Destroyer
+	}
 	for _, c := range []struct {
-		name    string
-		store   keys.Store
-		skilful bool
-	}{{"all skills", &device{}, true}, {"none", plain{&device{}}, false}} {
+		name                      string
+		store                     keys.Store
+		makes, destroys, decrypts bool
+	}{
+		{"all skills", &device{}, true, true, true},
+		{"none", plain{&device{}}, false, false, false},
+		{"making", struct {
+			keys.Store
+			keys.Generator
+		}{&device{}, &device{}}, true, false, true},
+		{"destroying", destroying{plain{&device{}}, &device{}}, false, true, false},
+	} {
 		s := guard.Keys(c.store)
-		if _, makes := s.(keys.Generator); makes != c.skilful {
+		if _, makes := s.(keys.Generator); makes != c.makes {
 			t.Errorf("%s: makes keys: %v", c.name, makes)
 		}
-		if _, decrypts := keyOf(t, s).(keys.Decrypter); decrypts != c.skilful {
+		if _, destroys := s.(keys.Destroyer); destroys != c.destroys {
+			t.Errorf("%s: destroys keys: %v", c.name, destroys)
+		}
+		if _, decrypts := keyOf(t, s).(keys.Decrypter); decrypts != c.decrypts {
 			t.Errorf("%s: decrypts: %v", c.name, decrypts)
 		}
 	}
@@ -157,6 +177,7 @@ func TestACallThatPanicsGivesItsSeatBack(t *testing.T) {
 		"signing":    func() { _ = sign(t.Context(), k) },
 		"decrypting": func() { _, _ = k.(keys.Decrypter).Decrypt(t.Context(), nil, nil) },
 		"making":     func() { _, _ = s.(keys.Generator).Generate(t.Context(), "new", keys.ECDSAP256) },
+		"destroying": func() { _ = s.(keys.Destroyer).Destroy(t.Context(), "k") },
 	} {
 		func() {
 			defer func() {

@@ -41,6 +41,7 @@ func TestNothingReachesTheDeviceOutsideTheGate(t *testing.T) {
 			func() error { _, err := keyOf(t, s).(keys.Decrypter).Decrypt(t.Context(), nil, nil); return err },
 			func() error { _, err := made.(keys.Decrypter).Decrypt(t.Context(), nil, nil); return err },
 			func() error { _, err := maker.Generate(t.Context(), "newer", keys.ECDSAP256); return err },
+			func() error { return s.(keys.Destroyer).Destroy(t.Context(), "new") },
 			func() error {
 				_, err := keys.Signer(t.Context(), keyOf(t, s)).Sign(nil, nil, crypto.SHA256)
 				return err

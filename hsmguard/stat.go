@@ -12,6 +12,7 @@ import (
 type Stat struct {
 	Rejected []Rejected                   // every endpoint with every reason, sorted
 	Calls    [gate.Classes]gate.Histogram // how long the device took, by class
+	Hung     int                          // seats of calls that hang, now
 }
 
 // Rejected is how often work of one endpoint was turned away for one reason.
@@ -23,7 +24,7 @@ type Rejected struct {
 
 // Stat returns what was counted so far.
 func (g *Guard) Stat() Stat {
-	var s Stat
+	s := Stat{Hung: int(g.hung.Load())}
 	for endpoint, counts := range g.rejected {
 		for why := range counts {
 			s.Rejected = append(s.Rejected, Rejected{Endpoint: endpoint, Reason: gate.Reason(why), Count: counts[why].Load()})
