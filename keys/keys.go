@@ -49,6 +49,9 @@ var (
 	ErrExists = errors.New("keys: key exists")
 	// ErrBusy says that the device was not called: trying again is safe.
 	ErrBusy = errors.New("keys: device busy")
+	// ErrOtherKey says that what the store has under a label is not the key that
+	// is wanted.
+	ErrOtherKey = errors.New("keys: another key than the one wanted")
 	// ErrPassphrase says that the passphrase does not open the key.
 	ErrPassphrase = errors.New("keys: wrong passphrase")
 )
@@ -108,6 +111,14 @@ type repeatableKey struct{}
 // asked once more. Never for certificates, of which there must be one.
 func Repeatable(ctx context.Context) context.Context {
 	return context.WithValue(ctx, repeatableKey{}, true)
+}
+
+// Once returns a context in which nothing is repeatable, whatever ctx is.
+func Once(ctx context.Context) context.Context {
+	if !IsRepeatable(ctx) {
+		return ctx
+	}
+	return context.WithValue(ctx, repeatableKey{}, false)
 }
 
 // IsRepeatable reports whether ctx is from Repeatable.
