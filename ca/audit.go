@@ -108,6 +108,13 @@ func (in Intent) Aborted(cause error) audit.Entry {
 // aborted intent is void and not abandoned.
 func NeverSigned(cause error) bool { return errors.Is(cause, keys.ErrBusy) }
 
+// Hung reports whether cause says that the device has not returned from a call:
+// the fault is the device's and not of what was to be signed.
+func Hung(cause error) bool {
+	_, ok := errors.AsType[*keys.HungError](cause)
+	return ok
+}
+
 func (r Revocation) entry() audit.Entry {
 	return r.Requester.entry(ActionRevoked, r.Serial, revokedDetail{Reason: int(r.Reason), Name: r.Reason.String(), BlockKey: r.BlockKey})
 }

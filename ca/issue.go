@@ -48,6 +48,10 @@ func (a *Authority) issue(ctx context.Context, req Request, led Ledger) (Certifi
 	if err != nil {
 		return Certificate{}, err
 	}
+	// While the device is away an attempt costs neither a serial nor a line.
+	if err := o.issuer.ready(); err != nil {
+		return Certificate{}, err
+	}
 	in, d, err := a.begin(ctx, o, led)
 	if err != nil {
 		return Certificate{}, err
@@ -118,7 +122,8 @@ func (a *Authority) requestedKey(ctx context.Context, p *Profile, req Request, n
 	return nil, &Refusal{Code: BadCSR, Detail: "a CSR is needed"}
 }
 
-// pickIssuer takes the one asked for, or the active ones of the profile in turn.
+// pickIssuer takes the one asked for, or the active ones of the profile in turn,
+// of which those whose device is away are passed over if there are others.
 // Responder certificates are made for inactive issuers too: their status must
 // be signed for as long as their certificates live.
 func (a *Authority) pickIssuer(p *Profile, want IssuerID) (*issuer, error) {
@@ -136,7 +141,44 @@ func (a *Authority) pickIssuer(p *Profile, want IssuerID) (*issuer, error) {
 	if p.kind == kindResponder && want == "" && len(fit) > 1 {
 		return nil, fmt.Errorf("profile %q: whose responder it is must be said", p.Name)
 	}
-	return fit[a.turn.Add(1)%uint64(len(fit))], nil
+	turn := int(a.turn.Add(1) % uint64(len(fit)))
+	for n := range fit {
+		if i := fit[(turn+n)%len(fit)]; i.ready() == nil {
+			return i, nil
+		}
+	}
+	return fit[turn], nil
+}
+
+// ready says whether the issuer's device can be asked at the moment, from what
+// is known of it.
+func (i *issuer) ready() error {
+	err := keys.Ready(i.Key)
+	switch {
+	case err == nil:
+		return nil
+	case NeverSigned(err):
+		return refusalOfBusy(err)
+	}
+	return fmt.Errorf("issuer %q: %w", i.Name, err)
+}
+
+func refusalOfBusy(cause error) *Refusal {
+	return &Refusal{Code: Busy, Detail: "the signing device is busy", RetryAfter: RetryAfter(cause), Err: cause}
+}
+
+// Ready says whether a certificate of the profile could be signed at the moment,
+// from what is known of the devices. If not, the error is what Issue would say.
+func (a *Authority) Ready(profile string) error {
+	p, err := a.profile(profile)
+	if err != nil {
+		return err
+	}
+	i, err := a.pickIssuer(p, "")
+	if err != nil {
+		return err
+	}
+	return i.ready()
 }
 
 func (i *issuer) validAt(now time.Time) bool {
@@ -280,7 +322,7 @@ func (a *Authority) sign(ctx context.Context, i *issuer, d draft) ([]byte, error
 	ctx, cancel := context.WithTimeout(ctx, a.signTimeout)
 	defer cancel()
 	began := time.Now()
-	der, err := signTBS(ctx, i.Key, d)
+	der, err := signTBS(keys.Once(ctx), i.Key, d)
 	a.metrics.signSeconds.Observe(time.Since(began).Seconds())
 	return der, err
 }
@@ -294,7 +336,7 @@ func (a *Authority) abort(ctx context.Context, led Ledger, in Intent, cause erro
 		a.log.ErrorContext(ctx, "recording the end of an issuance", slog.String("serial", string(in.Serial)), slog.Any("error", err))
 	}
 	if NeverSigned(cause) {
-		return &Refusal{Code: Busy, Detail: "the signing device is busy", RetryAfter: RetryAfter(cause), Err: cause}
+		return refusalOfBusy(cause)
 	}
 	a.metrics.abandoned.Inc()
 	a.tellRevoked(Revoked{Issuer: in.Issuer, Serial: in.Serial, Reason: AbandonedReason, At: a.now()})
