@@ -446,7 +446,8 @@ func TestConcurrentIssuesNeverShareASerial(t *testing.T) {
 func TestEveryKindOfIssuerKeySigns(t *testing.T) {
 	t.Parallel()
 	for alg, want := range map[keys.Algorithm]x509.SignatureAlgorithm{
-		keys.ECDSAP256: x509.ECDSAWithSHA256, keys.ECDSAP384: x509.ECDSAWithSHA384, keys.RSA2048: x509.SHA256WithRSA, keys.Ed25519: x509.PureEd25519,
+		keys.ECDSAP256: x509.ECDSAWithSHA256, keys.ECDSAP384: x509.ECDSAWithSHA384, keys.ECDSAP521: x509.ECDSAWithSHA512,
+		keys.RSA2048: x509.SHA256WithRSA, keys.Ed25519: x509.PureEd25519,
 	} {
 		t.Run(string(alg), func(t *testing.T) {
 			t.Parallel()

@@ -94,19 +94,23 @@ func signatureAlgorithm(pub crypto.PublicKey) (x509.SignatureAlgorithm, error) {
 			return x509.ECDSAWithSHA256, nil
 		case elliptic.P384():
 			return x509.ECDSAWithSHA384, nil
+		case elliptic.P521():
+			return x509.ECDSAWithSHA512, nil
 		}
 	case *rsa.PublicKey:
 		return x509.SHA256WithRSA, nil
 	case ed25519.PublicKey:
 		return x509.PureEd25519, nil
 	}
-	return 0, errors.New("issuers sign with RSA, ECDSA on P-256 or P-384, or Ed25519")
+	return 0, errors.New("issuers sign with RSA, ECDSA on P-256, P-384 or P-521, or Ed25519")
 }
 
 func signatureHash(alg x509.SignatureAlgorithm) crypto.Hash {
 	switch alg {
 	case x509.ECDSAWithSHA384:
 		return crypto.SHA384
+	case x509.ECDSAWithSHA512:
+		return crypto.SHA512
 	case x509.PureEd25519:
 		return 0 // the message itself
 	}
