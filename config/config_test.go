@@ -341,9 +341,15 @@ listen:
   https: {address: ":443", certificate: {names: [acme.example.org, "2001:db8::1"]}}
   operator: {address: "", socket: /run/x.sock}
 store: {engine: postgres, postgres: {url: {credential: db}}}
-keys: {passphrase: {file: "pass phrase #1"}}
+keys:
+  passphrase: {file: "pass phrase #1"}
+  pkcs11:
+    module: m.so
+    pin: {prompt: true}
+    tokens: [{label: "my token", slot: 0x10}, {serial: "0123", name: b, pin: {credential: pin}}]
+    sessions: {min: 2, max: 16, idle: 1m}
 issuers:
-  - {name: old, certificate: old.pem, key: old, active: false}
+  - {name: old, certificate: old.pem, key: "pkcs11:object=old;id=%01", active: false}
   - {name: "1e3", certificate: new.pem, chain: [cross.pem], root: root.pem, key: "0x10"}
 profiles:
   - {name: short, issuers: ["1e3"], validity: 1d12h, permitted_dns: [example.org], excluded_ip: [10.0.0.1]}
@@ -505,6 +511,19 @@ func TestTextTypesReadBackAsWritten(t *testing.T) {
 		{new(Host), "*.example.org", ""},
 		{new(Name), "a-B_c.1", "a-B_c.1"},
 		{new(Name), "../a", ""},
+		{new(KeyRef), "a-1", "a-1"},
+		{new(KeyRef), "pkcs11:id=%01", "pkcs11:id=%01"},
+		{new(KeyRef), "pkcs12:id=%01", ""},
+		{new(TokenLabel), "a b", "a b"},
+		{new(TokenLabel), "a ", ""},
+		{new(TokenLabel), "a\x00", ""},
+		{new(TokenSerial), "00ff", "00ff"},
+		{new(TokenSerial), "00ff ", ""},
+		{new(SlotID), "0", "0"},
+		{new(SlotID), "0x1F", "31"},
+		{new(SlotID), "1_0", ""},
+		{new(SlotID), "0x", ""},
+		{new(SlotID), "18446744073709551616", ""},
 		{new(Name), "a b", ""},
 		{new(EnvName), "SECSY_X", "SECSY_X"},
 		{new(EnvName), "1X", ""},

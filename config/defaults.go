@@ -60,7 +60,11 @@ func Default() *Config {
 			Quotas:           Quotas{ACMEIdentifiers: Quota{Window: Duration(time.Hour)}},
 			RefusalBudget:    RefusalBudget{Enabled: true, Free: 4, MaxDelay: Duration(time.Minute), Decay: Duration(10 * time.Minute)},
 		},
-		Store:    Store{Engine: EngineSQLite, Postgres: Postgres{MaxConnections: 16}},
+		Store: Store{Engine: EngineSQLite, Postgres: Postgres{MaxConnections: 16}},
+		Keys: Keys{PKCS11: PKCS11{
+			Sessions:    PKCS11Sessions{Min: 1, Max: 8, Idle: Duration(10 * time.Minute)},
+			CallTimeout: Duration(30 * time.Second),
+		}},
 		Policy:   PolicyInternal,
 		Profiles: []Profile{DefaultProfile("tls-server")},
 		Serials:  Serials{Shard: 1},

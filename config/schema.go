@@ -380,13 +380,97 @@ type Postgres struct {
 	MaxConnections int `yaml:"max_connections" allow:"2..1000"`
 }
 
-// Keys are encrypted files.
+// Keys are on an HSM, or in encrypted files.
 type Keys struct {
-	// The folder of the encrypted key files. The default is keys in data_dir.
+	// The folder of the encrypted key files. The default is keys in data_dir. With
+	// pkcs11, the key of the https listener's own certificate is there, and no other:
+	// strangers' handshakes never reach the device.
 	Directory Path `yaml:"directory"`
 
-	// Where the passphrase that opens them comes from. Exactly one source is set.
+	// Where the passphrase that opens them comes from. Exactly one source is set. With
+	// pkcs11, it is needed unless listen.https is off or has files.
 	Passphrase Secret `yaml:"passphrase"`
+
+	// The keys of the CA, its OCSP responder and its CRLs on an HSM, by PKCS#11. Off
+	// without module and tokens. docs/hsm.md tells how to set it up.
+	PKCS11 PKCS11 `yaml:"pkcs11"`
+}
+
+// PKCS11 says which tokens there are and how they are used.
+type PKCS11 struct {
+	// The vendor's PKCS#11 module, a shared library.
+	Module Path `yaml:"module"`
+
+	// The PIN of the user of each token that has none of its own below.
+	PIN PIN `yaml:"pin"`
+
+	// The tokens. They all hold the same keys: signatures are spread over those that
+	// are up. Tokens of other keys belong to another program.
+	Tokens []PKCS11Token `yaml:"tokens"`
+
+	// The sessions that each token is called with. One session makes one signature at
+	// a time.
+	Sessions PKCS11Sessions `yaml:"sessions"`
+
+	// How long a call of the device is waited for. One that takes longer hangs: what
+	// rests on it fails, and its session is out of use until the call returns.
+	CallTimeout Duration `yaml:"call_timeout" allow:"1s..10m"`
+
+	// Calls of one token that may hang before it counts as down. 0: half of
+	// sessions.max, rounded up.
+	MaxHung int `yaml:"max_hung" allow:"0..256"`
+}
+
+// A PIN is where the PIN of a token comes from: exactly one of the four. A wrong
+// one is tried once, for tokens lock themselves.
+type PIN struct {
+	// A file that holds the PIN and nothing else; one line end after it is cut off.
+	// Nobody else may read it.
+	File Path `yaml:"file"`
+
+	// The name of an environment variable.
+	Env EnvName `yaml:"env"`
+
+	// The name of a systemd credential (LoadCredential= or LoadCredentialEncrypted=).
+	Credential Name `yaml:"credential"`
+
+	// Whether a person is asked for it at each start, on the terminal.
+	Prompt bool `yaml:"prompt"`
+}
+
+// A PKCS11Token is one token. It is found by label, serial and slot: those that
+// are given must fit, and fit one token only.
+type PKCS11Token struct {
+	// Its label, as it was initialized with.
+	Label TokenLabel `yaml:"label" example:"secsy"`
+
+	// Its serial number.
+	Serial TokenSerial `yaml:"serial"`
+
+	// The ID of its slot, a number. Many vendors give another one after each start.
+	Slot SlotID `yaml:"slot"`
+
+	// What logs and metrics call it. The default is its label.
+	Name Name `yaml:"name"`
+
+	// Its module. The default is keys.pkcs11.module.
+	Module Path `yaml:"module"`
+
+	// Its PIN. The default is keys.pkcs11.pin.
+	PIN PIN `yaml:"pin"`
+}
+
+// PKCS11Sessions is how many there are.
+type PKCS11Sessions struct {
+	// Kept open.
+	Min int `yaml:"min" allow:"1..256"`
+
+	// At most: signatures at once on each token. Ask the vendor where the device is
+	// fastest.
+	Max int `yaml:"max" allow:"1..256"`
+
+	// For a session above the least to be closed.
+	Idle Duration `yaml:"idle" allow:"10s..1d"`
 }
 
 // A Secret is where one secret is read from: exactly one of the three.
@@ -416,8 +500,9 @@ type Issuer struct {
 	// PEM file: the root that clients must trust, for display only.
 	Root Path `yaml:"root" example:"root.pem"`
 
-	// The label of its private key.
-	Key Name `yaml:"key" required:"true" example:"issuing-1"`
+	// The label of its private key. With keys.pkcs11, also a PKCS#11 URI (RFC 7512) of
+	// object, id or both, such as "pkcs11:object=issuing-1;id=%01".
+	Key KeyRef `yaml:"key" required:"true" example:"issuing-1"`
 
 	// Whether it issues new certificates. Otherwise it only signs status.
 	Active bool `yaml:"active"`

@@ -46,6 +46,20 @@ func (s Secret) sources() int {
 	return n
 }
 
+// IsSet reports whether p names any source.
+func (p PIN) IsSet() bool { return p != PIN{} }
+
+// Secret returns where the PIN is read from, if nobody is asked for it.
+func (p PIN) Secret() Secret { return Secret{File: p.File, Env: p.Env, Credential: p.Credential} }
+
+func (p PIN) sources() int {
+	n := p.Secret().sources()
+	if p.Prompt {
+		n++
+	}
+	return n
+}
+
 func readSecretFile(name string) (string, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -321,6 +322,92 @@ func (n *Name) UnmarshalText(text []byte) error {
 		return errors.New("want a name of at most 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
 	}
 	*n = Name(s)
+	return nil
+}
+
+// KeyURI begins a KeyRef that is no plain label.
+const KeyURI = "pkcs11:"
+
+// A KeyRef names a private key: by its label, or by a PKCS#11 URI.
+type KeyRef string
+
+// IsURI reports whether k is a PKCS#11 URI.
+func (k KeyRef) IsURI() bool {
+	return len(k) >= len(KeyURI) && strings.EqualFold(string(k[:len(KeyURI)]), KeyURI)
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler. What is wrong with a URI is
+// found later, by those who don't repeat it: it could hold a PIN.
+func (k *KeyRef) UnmarshalText(text []byte) error {
+	if KeyRef(text).IsURI() {
+		*k = KeyRef(text)
+		return nil
+	}
+	if new(Name).UnmarshalText(text) != nil {
+		return errors.New("want a label of at most 64 letters, digits, '-', '_' and '.', beginning with a letter or digit, or a PKCS#11 URI such as pkcs11:object=issuing-1")
+	}
+	*k = KeyRef(text)
+	return nil
+}
+
+// A TokenLabel is the label of a PKCS#11 token, without padding. Empty means any.
+type TokenLabel string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *TokenLabel) UnmarshalText(text []byte) error {
+	if !padded(text, 32) {
+		return errors.New("want the label of a token, of at most 32 octets, without space at its end")
+	}
+	*l = TokenLabel(text)
+	return nil
+}
+
+// A TokenSerial is the serial number of a PKCS#11 token. Empty means any.
+type TokenSerial string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (n *TokenSerial) UnmarshalText(text []byte) error {
+	if !padded(text, 16) {
+		return errors.New("want the serial number of a token, of at most 16 octets")
+	}
+	*n = TokenSerial(text)
+	return nil
+}
+
+// padded reports whether text fits a field of so many octets that PKCS#11 pads
+// with spaces.
+func padded(text []byte, most int) bool {
+	return len(text) <= most && printable(string(text)) && len(bytes.TrimRight(text, " ")) == len(text)
+}
+
+// A SlotID is the number of a PKCS#11 slot. Empty means any.
+type SlotID string
+
+// Number returns the number, and nil for none.
+func (s SlotID) Number() *uint {
+	n, err := strconv.ParseUint(string(s), 10, strconv.IntSize)
+	if err != nil {
+		return nil
+	}
+	id := uint(n)
+	return &id
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *SlotID) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*s = ""
+		return nil
+	}
+	digits, base := string(text), 10
+	if hex, ok := strings.CutPrefix(digits, "0x"); ok {
+		digits, base = hex, 16
+	}
+	n, err := strconv.ParseUint(digits, base, strconv.IntSize)
+	if err != nil {
+		return errors.New("want the number of a slot, such as 0 or 0x1a2b")
+	}
+	*s = SlotID(strconv.FormatUint(n, 10))
 	return nil
 }
 

@@ -18,6 +18,9 @@ const (
 // maxSocketPath is what sockaddr_un holds on the smallest of our systems, NUL included.
 const maxSocketPath = 104
 
+// maxKeyURI bounds a PKCS#11 URI.
+const maxKeyURI = 4096
+
 // Validate finds what is wrong with c, however it came about: an Errors, or nil.
 func (c *Config) Validate() error {
 	return append(c.check(), c.checkTogether()...).orNil()
@@ -29,8 +32,12 @@ func (c *Config) ValidateServe() error {
 	if !slices.ContainsFunc(c.Issuers, func(i Issuer) bool { return i.Active }) {
 		r.add("issuers", "no active issuer; secsy-pki init makes one")
 	}
-	if !c.Keys.Passphrase.IsSet() {
-		r.add("keys.passphrase", "no source: set one of file, env and credential")
+	if !c.Keys.Passphrase.IsSet() && c.NeedsKeyFiles() {
+		msg := "no source: set one of file, env and credential"
+		if c.Keys.PKCS11.Enabled() {
+			msg += "; it opens the key of the https listener, which is not on the HSM"
+		}
+		r.add("keys.passphrase", "%s", msg)
 	}
 	if len(c.Profiles) == 0 {
 		r.add("profiles", "no profile")
@@ -50,6 +57,13 @@ func (c *Config) ValidateServe() error {
 		}
 	}
 	return Errors(r).orNil()
+}
+
+// NeedsKeyFiles reports whether any key is in an encrypted file: all are, or with
+// PKCS#11 that of the certificate which the CA issues to its own listener.
+func (c *Config) NeedsKeyFiles() bool {
+	https := &c.Listen.HTTPS
+	return !c.Keys.PKCS11.Enabled() || https.Address != "" && https.Files.CertFile == ""
 }
 
 // A report gathers errors.
@@ -76,6 +90,7 @@ func (c *Config) checkTogether() Errors {
 		r.add("limits.header_timeout", "%s is more than limits.read_timeout, %s", c.Limits.HeaderTimeout, c.Limits.ReadTimeout)
 	}
 	checkSecret(&r, "keys.passphrase", c.Keys.Passphrase)
+	c.checkPKCS11(&r)
 	return Errors(r)
 }
 
@@ -170,6 +185,22 @@ func (c *Config) checkIssuers(r *report) {
 			r.add(fmt.Sprintf("issuers[%d].name", i), "%s is taken by another issuer", quote(string(is.Name)))
 		}
 		seen[is.Name] = true
+		if is.Key.IsURI() {
+			c.checkKeyURI(r, fmt.Sprintf("issuers[%d].key", i), string(is.Key))
+		}
+	}
+}
+
+// checkKeyURI looks at what doesn't need the whole URI taken apart, and never
+// repeats any of it.
+func (c *Config) checkKeyURI(r *report, key, uri string) {
+	switch {
+	case !c.Keys.PKCS11.Enabled():
+		r.add(key, "a PKCS#11 URI, but keys.pkcs11 names no module and no token")
+	case len(uri) > maxKeyURI || !printable(uri):
+		r.add(key, "want a PKCS#11 URI of printable characters, at most %d octets", maxKeyURI)
+	case strings.Contains(uri, "?"):
+		r.add(key, "only object and id belong here: the module and the PIN are named in keys.pkcs11")
 	}
 }
 
