@@ -2,12 +2,422 @@ package pkcs11pool
 
 import (
 	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/pkcs11"
 
 	"github.com/secsy-pki/secsy-pki/keys"
 )
 
-// Key implements keys.Store. The reference is a label, or a URI of RFC 7512
-// with the label, the ID or both: "pkcs11:object=issuing;id=%01".
-func (p *Pool) Key(_ context.Context, ref string) (keys.Key, error) {
-	return nil, notYet("finding", ref)
+// maxKeys bounds the keys that are remembered.
+const maxKeys = 1024
+
+// A ring is what is remembered of keys and tokens. Its zero value is empty.
+type ring struct {
+	making sync.Once
+	made   chan struct{} // one slot: keys are made and destroyed one at a time
+
+	mu    sync.Mutex            // guards what is below
+	keys  map[string]keys.Key   // by reference, at most maxKeys
+	ables map[*token]*abilities // as many as there are tokens
+}
+
+func (r *ring) key(ref string) keys.Key {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.keys[ref]
+}
+
+// keep remembers a key, and returns the one that is remembered: the first.
+func (r *ring) keep(ref string, k keys.Key) keys.Key {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if first, ok := r.keys[ref]; ok {
+		return first
+	}
+	if r.keys == nil {
+		r.keys = make(map[string]keys.Key)
+	}
+	for other := range r.keys { // any: it is found again when it is asked for
+		if len(r.keys) < maxKeys {
+			break
+		}
+		delete(r.keys, other)
+	}
+	r.keys[ref] = k
+	return k
+}
+
+// forget drops a key, whatever it is called, and has nobody use it any more.
+func (r *ring) forget(pub crypto.PublicKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for ref, k := range r.keys {
+		if samePublic(k.Public(), pub) {
+			keyOf(k).destroyed.Store(true)
+			delete(r.keys, ref)
+		}
+	}
+}
+
+func (r *ring) abilitiesOf(t *token) *abilities {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ables[t]
+}
+
+func (r *ring) keepAbilities(t *token, a *abilities) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ables == nil {
+		r.ables = make(map[*token]*abilities)
+	}
+	r.ables[t] = a
+}
+
+// take has the caller alone make or destroy keys until give.
+func (r *ring) take(ctx context.Context) error {
+	r.making.Do(func() { r.made = make(chan struct{}, 1) })
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case r.made <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *ring) give() { <-r.made }
+
+// Key implements keys.Store. The reference is a label, or a URI of RFC 7512 with
+// the label, the ID or both: "pkcs11:object=issuing;id=%01". Several keys of a
+// label are one too many: the one with the smallest ID is taken.
+//
+// The key is looked for on all tokens that are up, and must be the same on all
+// that have it. Those that have it not are not asked for it again before they
+// have been down. Those that are down are asked when they come back. An RSA key
+// that may decrypt is a keys.Decrypter.
+func (p *Pool) Key(ctx context.Context, text string) (keys.Key, error) {
+	if k := p.ring.key(text); k != nil {
+		return k, nil
+	}
+	r, err := parseRef(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", keys.ErrNotFound, err)
+	}
+	k, err := p.open(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return p.ring.keep(text, k), nil
+}
+
+// open looks for a key on all tokens.
+func (p *Pool) open(ctx context.Context, r ref) (keys.Key, error) {
+	k := p.newKey(r, nil)
+	s := survey{ref: r}
+	var skills skill
+	for _, t := range p.tokens {
+		at, err := ask(ctx, p, t, "finding key "+r.text, func(c *conn) (*place, error) { return p.lookUp(c, r) })
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("finding key %q: %w", r.text, err)
+		}
+		if err == nil {
+			k.places[t].Store(at)
+		}
+		if s.add(t, at, err) {
+			skills |= at.skills
+		}
+	}
+	if err := s.verdict(); err != nil {
+		return nil, err
+	}
+	k.public = s.public
+	s.warn(ctx, p.logger())
+	return k.as(skills), nil
+}
+
+// newKey returns a key of which it is not known where it is.
+func (p *Pool) newKey(r ref, pub crypto.PublicKey) *key {
+	k := &key{
+		pool: p, ref: r, public: pub, places: make(map[*token]*atomic.Pointer[place], len(p.tokens)),
+		signing: "signing with key " + r.text, decrypting: "decrypting with key " + r.text,
+	}
+	for _, t := range p.tokens {
+		k.places[t] = &atomic.Pointer[place]{}
+	}
+	k.signs, k.signsPSS, k.decrypts = k.with(canSign), k.with(canSignPSS), k.with(canDecrypt)
+	return k
+}
+
+// as is what others get to see of a key.
+func (k *key) as(s skill) keys.Key {
+	if s&canDecrypt != 0 {
+		return decrypter{k}
+	}
+	return k
+}
+
+// A survey is what the tokens said when they were asked for a key.
+type survey struct {
+	ref    ref
+	public crypto.PublicKey // nil: no token has the key
+	owner  string           // the token that had it first
+	unlike string           // a token that has another key
+	silent []error          // of tokens that did not answer
+	unfit  []error          // of tokens where the key can't be used
+	absent []string         // tokens that have it not
+}
+
+// add reports whether the token has the key.
+func (s *survey) add(t *token, at *place, err error) bool {
+	switch {
+	case err != nil:
+		s.silent = append(s.silent, fmt.Errorf("token %s: %w", t.name, err))
+	case errors.Is(at.why, keys.ErrNotFound):
+		s.absent = append(s.absent, t.name)
+	case at.why != nil:
+		s.unfit = append(s.unfit, fmt.Errorf("token %s: %w", t.name, at.why))
+	case s.public == nil:
+		s.public, s.owner = at.public, t.name
+		return true
+	case samePublic(s.public, at.public):
+		return true
+	default:
+		s.unlike = t.name
+	}
+	return false
+}
+
+// verdict is why there is no key to be had. That a key is nowhere is said only
+// when all tokens have said so.
+func (s *survey) verdict() error {
+	switch {
+	case s.unlike != "":
+		return fmt.Errorf("pkcs11pool: tokens %s and %s have different keys %q", s.owner, s.unlike, s.ref.text)
+	case s.public != nil:
+		return nil
+	case len(s.unfit) > 0:
+		return fmt.Errorf("pkcs11pool: key %q can't be used: %w", s.ref.text, errors.Join(s.unfit...))
+	case len(s.silent) > 0:
+		return busy("finding key "+s.ref.text, errors.Join(s.silent...))
+	}
+	return fmt.Errorf("%w: %q on token %v", keys.ErrNotFound, s.ref.text, s.absent)
+}
+
+func (s *survey) warn(ctx context.Context, log *slog.Logger) {
+	for _, name := range s.absent {
+		log.WarnContext(ctx, "token has not the key and is left out for it", "token", name, "key", s.ref.text)
+	}
+	for _, err := range s.unfit {
+		log.WarnContext(ctx, "key can't be used on a token, which is left out for it", "key", s.ref.text, "err", err)
+	}
+	for _, err := range s.silent {
+		log.WarnContext(ctx, "token was not asked for the key, and will be when it is back", "key", s.ref.text, "err", err)
+	}
+}
+
+// busy says that the device did nothing, in the words of the error behind it if
+// that knows better when to come again.
+func busy(what string, err error) error {
+	after := time.Second
+	if b, ok := errors.AsType[*keys.BusyError](err); ok {
+		after = max(after, b.RetryAfter)
+	}
+	return &keys.BusyError{Reason: "token", RetryAfter: after, Err: fmt.Errorf("%s: %w", what, err)}
+}
+
+// A key is a private key on one token or more.
+type key struct {
+	pool      *Pool
+	ref       ref
+	public    crypto.PublicKey
+	places    map[*token]*atomic.Pointer[place] // the map never changes
+	destroyed atomic.Bool
+
+	signing, decrypting string // what is done with it, in errors
+
+	// Which tokens are asked for what: those that can, and those of which it is
+	// not known.
+	signs, signsPSS, decrypts func(*token) bool
+}
+
+// keyOf returns what stands behind a key of this room.
+func keyOf(k keys.Key) *key {
+	if d, ok := k.(decrypter); ok {
+		return d.key
+	}
+	return k.(*key)
+}
+
+func (k *key) with(s skill) func(*token) bool {
+	return func(t *token) bool {
+		at := k.places[t].Load()
+		return at == nil || at.epoch != epochOf(t) || at.why == nil && at.skills&s != 0
+	}
+}
+
+// Public implements keys.Key.
+func (k *key) Public() crypto.PublicKey { return k.public }
+
+// Ready is for keys.Ready.
+func (k *key) Ready() error { return k.pool.Ready() }
+
+// at returns where the key is on the token of c, and looks for it if need be.
+func (k *key) at(c *conn) (*place, error) {
+	known := k.places[c.token]
+	if at := known.Load(); at != nil && at.epoch == c.epoch {
+		return at, nil
+	}
+	at, err := k.pool.lookUp(c, k.ref)
+	if err != nil {
+		return nil, err
+	}
+	if at.why == nil && !samePublic(at.public, k.public) {
+		at.why = errors.New("the token has another key of that name")
+	}
+	known.Store(at)
+	if at.why != nil {
+		k.pool.logger().Warn("key can't be used on a token, which is left out for it",
+			slog.String("token", c.token.name), slog.String("key", k.ref.text), slog.Any("err", at.why))
+	}
+	return at, nil
+}
+
+// begin starts an operation with the key. A handle that the token does not know,
+// though nobody told that its sessions are others now, is found anew once.
+// False without an error: the token can't do it.
+func (k *key) begin(c *conn, needs skill, start func(*place) error) (bool, error) {
+	for try := 0; ; try++ {
+		at, err := k.at(c)
+		if err != nil {
+			return false, err
+		}
+		if at.why != nil || at.skills&needs == 0 {
+			return false, nil
+		}
+		if err = start(at); k.ifStale(c, err) && try == 0 {
+			continue
+		}
+		return err == nil, err
+	}
+}
+
+// ifStale forgets where the key is if an error says that it is not there.
+func (k *key) ifStale(c *conn, err error) bool {
+	code, ok := errors.AsType[pkcs11.Error](err)
+	if !ok || code != pkcs11.CKR_KEY_HANDLE_INVALID && code != pkcs11.CKR_OBJECT_HANDLE_INVALID {
+		return false
+	}
+	k.places[c.token].Store(nil)
+	return true
+}
+
+// anywhere says whether any token is worth asking.
+func (k *key) anywhere(on func(*token) bool) error {
+	if k.destroyed.Load() {
+		return fmt.Errorf("%w: %q: it has been destroyed", keys.ErrNotFound, k.ref.text)
+	}
+	for t := range k.places {
+		if on(t) {
+			return nil
+		}
+	}
+	return k.nowhere()
+}
+
+// nowhere says that the device did nothing: a token that has been down is asked
+// again when it is back.
+func (k *key) nowhere() error {
+	const pause = time.Minute
+	return &keys.BusyError{Reason: "key", RetryAfter: pause, Err: fmt.Errorf("no token can use key %q", k.ref.text)}
+}
+
+// Sign implements keys.Key. Digests are of SHA-256, SHA-384 or SHA-512.
+func (k *key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
+	if err := keys.CheckDigest(k.public, digest, opts); err != nil {
+		return nil, err
+	}
+	s, err := schemeFor(k.public, digest, opts)
+	if err != nil {
+		return nil, err
+	}
+	on := k.signs
+	if s.needs == canSignPSS {
+		on = k.signsPSS
+	}
+	j := job{op: k.signing, mechanism: s.label, on: on, repeatable: s.deterministic || keys.IsRepeatable(ctx)}
+	return work(ctx, k, j, func(c *conn) ([]byte, bool, error) { return k.sign(c, &s) })
+}
+
+func (k *key) sign(c *conn, s *scheme) (sig []byte, able bool, err error) {
+	able, err = k.begin(c, s.needs, func(at *place) error {
+		if err := c.SignInit(c.session, s.mechanism, at.handle); err != nil {
+			return fmt.Errorf("C_SignInit: %w", err)
+		}
+		return authenticate(c, at)
+	})
+	if err != nil || !able {
+		return nil, able, err
+	}
+	c.effect = true
+	answer, err := c.Sign(c.session, s.message)
+	if err != nil {
+		k.ifStale(c, err)
+		return nil, true, fmt.Errorf("C_Sign: %w", err)
+	}
+	sig, err = s.finish(answer)
+	return sig, true, err
+}
+
+// work has a token do something with the key, and the next if that one finds that
+// it is not able to.
+func work[T any](ctx context.Context, k *key, j job, run func(*conn) (result T, able bool, err error)) (result T, err error) {
+	for range len(k.places) + 1 {
+		if err := k.anywhere(j.on); err != nil {
+			return result, err
+		}
+		// What a call brings that was given up is not written where somebody reads.
+		var done atomic.Pointer[T]
+		j.run = func(c *conn) error {
+			result, able, err := run(c)
+			if err == nil && able {
+				done.Store(&result)
+			}
+			return err
+		}
+		if err := k.pool.do(ctx, &j); err != nil {
+			return result, err
+		}
+		if done := done.Load(); done != nil {
+			return *done, nil
+		}
+	}
+	return result, k.nowhere()
+}
+
+// epochOf counts how often the handles of a token have lost their meaning.
+func epochOf(*token) uint64 { return 0 }
+
+// authenticate gives the PIN once more to a key that asks for it before each use.
+func authenticate(_ *conn, at *place) error {
+	if at.asks {
+		return errors.New("pkcs11pool: the key asks for the PIN before each use")
+	}
+	return nil
+}
+
+func (p *Pool) logger() *slog.Logger {
+	if p.cfg.Logger != nil {
+		return p.cfg.Logger
+	}
+	return slog.New(slog.DiscardHandler)
 }

@@ -11,6 +11,7 @@ import (
 type Pool struct {
 	cfg    Config
 	tokens []*token
+	ring   ring
 }
 
 // A token is one token with its sessions.
