@@ -189,7 +189,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		s.Refuse(w, r, over.Decision)
 		return
 	}
-	if errors.Is(err, keys.ErrBusy) {
+	if passing(err) {
 		s.count(tryLater.String())
 		tellLater(w, http.StatusServiceUnavailable, wholeSeconds(retryAfter(err)))
 		return
@@ -206,6 +206,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		status = tryLater
 		s.faults.report(r.Context(), "waiting for the store or a signature", err)
+	case errors.Is(err, errUnsigned):
 	case r.Context().Err() == nil: // a client that left is no fault of ours
 		s.faults.report(r.Context(), "answering a request", err)
 	}

@@ -257,9 +257,11 @@ func TestFaultsOfOursSayNothingToStrangers(t *testing.T) {
 	w.keys.Fail(errors.New("device on fire"))
 	refused(t, doPost(s, q, requestType), internalError)
 	w.keys.Fail(nil)
-	w.readErr = errors.New("database on fire")
-	refused(t, doPost(s, q, requestType), internalError)
-	if l := w.logs.String(); !strings.Contains(l, "device on fire") || strings.Contains(l, "database on fire") {
-		t.Errorf("the log should hold the first fault and hold back the second: %s", l)
+	for _, fault := range []string{"database on fire", "database under water"} {
+		w.readErr = errors.New(fault)
+		refused(t, doPost(s, q, requestType), internalError)
+	}
+	if l := w.logs.String(); !strings.Contains(l, "device on fire") || !strings.Contains(l, "database on fire") || strings.Contains(l, "under water") {
+		t.Errorf("the log should hold the first fault of each and hold back the second: %s", l)
 	}
 }

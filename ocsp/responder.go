@@ -26,6 +26,10 @@ const (
 	// firstRetry and lastRetry bound the pause after a failed renewal.
 	firstRetry = 10 * time.Second
 	lastRetry  = 10 * time.Minute
+	// leastBusy and mostBusy bound the pause after the device was known to be
+	// busy, which costs nothing: it is to be noticed soon that it is back.
+	leastBusy = 5 * time.Second
+	mostBusy  = 10 * time.Second
 	// renewTimeout bounds one attempt.
 	renewTimeout = time.Minute
 	// maxKeys bounds the keys of one issuer's delegates, one after another, of
@@ -41,6 +45,8 @@ type post struct {
 	index    int
 	issuer   *ca.Issuer
 	delegate atomic.Pointer[delegate]
+	signing  trouble
+	renewing trouble
 }
 
 // Prepare gives every issuer its responder certificate: the stored one, or a
@@ -69,9 +75,12 @@ func (s *Server) keepStaffed(ctx context.Context, p *post) {
 	retry := firstRetry
 	for {
 		wait := checkEvery*3/4 + rand.N(checkEvery/2)
-		if err := s.staff(ctx, p); err != nil {
+		switch err := s.staff(ctx, p); {
+		case errors.Is(err, keys.ErrBusy):
+			wait = min(max(retryAfter(err), leastBusy), mostBusy)
+		case err != nil:
 			wait, retry = retry, min(2*retry, lastRetry)
-		} else {
+		default:
 			retry = firstRetry
 		}
 		select {
@@ -102,9 +111,14 @@ func (s *Server) staff(ctx context.Context, p *post) error {
 	}
 	if err != nil {
 		s.metrics.renewals.WithLabelValues(string(p.issuer.ID), "error").Inc()
-		s.cfg.Logger.ErrorContext(ctx, "renewing an OCSP responder certificate",
-			"issuer", string(p.issuer.ID), "usable_one_left", usable(p.delegate.Load()), "error", err)
+		if p.renewing.fails(s.cfg.Now()) {
+			s.cfg.Logger.ErrorContext(ctx, "renewing an OCSP responder certificate, which is tried until it succeeds",
+				"issuer", string(p.issuer.ID), "usable_one_left", usable(p.delegate.Load()), "error", err)
+		}
 		return fmt.Errorf("renewing the OCSP responder of issuer %s: %w", p.issuer.ID, err)
+	}
+	if over, took, failures := p.renewing.works(s.cfg.Now()); over {
+		s.cfg.Logger.InfoContext(ctx, "renewed an OCSP responder certificate after all", "issuer", string(p.issuer.ID), "after", took, "failures", failures)
 	}
 	return nil
 }

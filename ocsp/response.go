@@ -73,6 +73,8 @@ func schemeOf(pub crypto.PublicKey) (scheme, error) {
 			return newScheme(x509.ECDSAWithSHA256, crypto.SHA256, asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 3, 2}, false), nil
 		case elliptic.P384():
 			return newScheme(x509.ECDSAWithSHA384, crypto.SHA384, asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 3, 3}, false), nil
+		case elliptic.P521():
+			return newScheme(x509.ECDSAWithSHA512, crypto.SHA512, asn1.ObjectIdentifier{1, 2, 840, 10045, 4, 3, 4}, false), nil
 		}
 	case *rsa.PublicKey:
 		return newScheme(x509.SHA256WithRSA, crypto.SHA256, asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}, true), nil

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -65,6 +66,9 @@ const (
 	retryRefresh = 30 * time.Second
 	// refreshWait is how long an answer that is still good waits to be renewed.
 	refreshWait = time.Second
+	// overtime is how long a signature is waited for beyond the time that it has:
+	// a call of the device that hangs does not keep to any.
+	overtime = 500 * time.Millisecond
 )
 
 // withDefaults returns c with every field set, or says what is wrong with it.
@@ -169,7 +173,7 @@ func (s *Server) addIssuer(i int, is *ca.Issuer) error {
 	if err != nil {
 		return err
 	}
-	p := &post{index: i, issuer: is}
+	p := &post{index: i, issuer: is, signing: trouble{calm: signingCalm}}
 	for _, h := range []crypto.Hash{crypto.SHA1, crypto.SHA256, crypto.SHA384, crypto.SHA512} {
 		k := issuerHash{hash: h, name: digest(h, is.Cert.RawSubject), key: digest(h, bits)}
 		if _, taken := s.byHash[k]; taken {
@@ -208,7 +212,7 @@ func (s *Server) answer(ctx context.Context, req *request) (a *answer, cacheable
 	}
 	who := s.asker(ctx)
 	a, err = s.single(ctx, who, p, req.certIDs, statuses, nonce)
-	if len(req.certIDs) == 1 && ctx.Err() == nil && turnedAway(err) {
+	if len(req.certIDs) == 1 && ctx.Err() == nil && (turnedAway(err) || passing(err)) {
 		// RFC 9919 §3.2.1: an answer without the nonce is better than none.
 		if shared, e := s.shared(ctx, who, p, req.certIDs[0], statuses[0]); e == nil {
 			return shared, false, nil
@@ -222,6 +226,13 @@ func (s *Server) answer(ctx context.Context, req *request) (a *answer, cacheable
 func turnedAway(err error) bool {
 	_, over := errors.AsType[*limited](err)
 	return over || errors.Is(err, keys.ErrBusy)
+}
+
+// passing reports whether err is only of the moment, as the device is busy, away,
+// or hangs.
+func passing(err error) bool {
+	_, hung := errors.AsType[*keys.HungError](err)
+	return hung || errors.Is(err, keys.ErrBusy) || errors.Is(err, errHangs)
 }
 
 // postFor finds the one issuer that all CertIDs name. A delegate speaks for its
@@ -294,7 +305,7 @@ func (s *Server) shared(ctx context.Context, who *asker, p *post, id certID, st 
 	if there {
 		return s.refreshed(ctx, have, p, id, st), nil
 	}
-	return s.signShared(ctx, who, p, id, st)
+	return s.inTime(ctx, func() (*answer, error) { return s.signShared(ctx, who, p, id, st) })
 }
 
 // refreshed renews an answer that is getting old, and sends it on while a new
@@ -307,12 +318,51 @@ func (s *Server) refreshed(ctx context.Context, have *answer, p *post, id certID
 	s.cache.put(keyOf(p, id), &again)
 	ctx, cancel := context.WithTimeout(peer.With(ctx, peer.Peer{}), refreshWait)
 	defer cancel()
-	made, err := s.signShared(ctx, &asker{paid: true}, p, id, st)
+	made, err := s.inTime(ctx, func() (*answer, error) { return s.signShared(ctx, &asker{paid: true}, p, id, st) })
 	if err != nil {
-		s.faults.report(ctx, "refreshing a response, the old one of which is sent on", err)
+		if !passing(err) && !errors.Is(err, errUnsigned) {
+			s.faults.report(ctx, "refreshing a response, the old one of which is sent on", err)
+		}
 		return have
 	}
 	return made
+}
+
+// errHangs says that nobody waits any more for a signature that may come yet.
+var errHangs = errors.New("the device has not returned")
+
+// inTime has sign make an answer, and leaves it to itself when that takes much
+// longer than ctx: what comes then is for those who ask later.
+func (s *Server) inTime(ctx context.Context, sign func() (*answer, error)) (*answer, error) {
+	type result struct {
+		answer *answer
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() { // the guard before the keys bounds how many there are
+		var r result
+		defer func() {
+			if v := recover(); v != nil { // a request's own would not end the process either
+				r.err = fmt.Errorf("panic while signing: %v", v)
+				s.cfg.Logger.ErrorContext(ctx, "panic while signing an OCSP response", "panic", v, "stack", string(debug.Stack()))
+			}
+			done <- r
+		}()
+		r.answer, r.err = sign()
+	}()
+	select {
+	case r := <-done:
+		return r.answer, r.err
+	case <-ctx.Done():
+	}
+	t := time.NewTimer(overtime)
+	defer t.Stop()
+	select {
+	case r := <-done:
+		return r.answer, r.err
+	case <-t.C:
+		return nil, fmt.Errorf("waiting for a signature: %w", errHangs)
+	}
 }
 
 // signShared signs what everybody gets who asks about a certificate in state
@@ -365,7 +415,7 @@ func (s *Server) single(ctx context.Context, who *asker, p *post, ids []certID, 
 	}
 	ctx, cancel := context.WithTimeout(keys.WithPurpose(ctx, keys.ForOne), s.cfg.SignTimeout)
 	defer cancel()
-	return s.sign(ctx, p, ids, statuses, nonce)
+	return s.inTime(ctx, func() (*answer, error) { return s.sign(ctx, p, ids, statuses, nonce) })
 }
 
 // flight names one signature: two that would say different things never share it.
@@ -382,10 +432,11 @@ func (s *Server) sign(ctx context.Context, p *post, ids []certID, statuses []Sta
 		return nil, fmt.Errorf("%w: no responder certificate for issuer %s", tryLater, p.issuer.ID)
 	}
 	r := s.draft(d, now, ids, statuses, nonce)
-	body, err := d.sign(ctx, r)
+	body, err := d.sign(keys.Repeatable(ctx), r)
 	s.metrics.signatures.WithLabelValues(outcome(err)).Inc()
+	s.noteSigning(ctx, p, d, err)
 	if err != nil {
-		return nil, fmt.Errorf("answering for issuer %s: %w", p.issuer.ID, err)
+		return nil, fmt.Errorf("answering for issuer %s: %w: %w", p.issuer.ID, errUnsigned, err)
 	}
 	sum := sha256.Sum256(body)
 	life := r.singles[0].nextUpdate.Sub(r.singles[0].thisUpdate)
@@ -398,6 +449,24 @@ func (s *Server) sign(ctx context.Context, p *post, ids []certID, statuses []Sta
 		status:     statuses[0],
 		by:         d,
 	}, nil
+}
+
+// errUnsigned marks the error of a signature, which noteSigning has told of.
+var errUnsigned = errors.New("signing a response")
+
+// noteSigning writes the two lines that an outage of the device leaves. That
+// there is no seat before the device is no outage.
+func (s *Server) noteSigning(ctx context.Context, p *post, d *delegate, err error) {
+	now := s.cfg.Now()
+	switch {
+	case err == nil:
+		if over, took, failures := p.signing.works(now); over {
+			s.cfg.Logger.InfoContext(ctx, "OCSP responses are signed again", "issuer", string(p.issuer.ID), "after", took, "failures", failures)
+		}
+	case errors.Is(err, keys.ErrBusy) && keys.Ready(d.key) == nil, errors.Is(err, context.Canceled):
+	case p.signing.fails(now):
+		s.cfg.Logger.ErrorContext(ctx, "OCSP responses can't be signed; those at hand are sent until their nextUpdate", "issuer", string(p.issuer.ID), "error", err)
+	}
 }
 
 func outcome(err error) string {

@@ -281,11 +281,3 @@ func refused(t *testing.T, rec *httptest.ResponseRecorder, want responseStatus) 
 }
 
 func b64(der []byte) string { return base64.StdEncoding.EncodeToString(der) }
-
-func ecdsaP521() (crypto.PublicKey, error) {
-	k, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	return k.Public(), nil
-}
