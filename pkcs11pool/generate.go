@@ -316,7 +316,7 @@ func (m making) privateTemplate(id []byte, words verbosity) []*pkcs11.Attribute 
 		pkcs11.NewAttribute(pkcs11.CKA_LABEL, m.ref.label),
 		pkcs11.NewAttribute(pkcs11.CKA_ID, id),
 	}
-	if m.Decrypt || words < least && m.params == nil {
+	if m.Decrypt || words < least {
 		t = append(t, pkcs11.NewAttribute(pkcs11.CKA_DECRYPT, m.Decrypt))
 	}
 	if words < least {
