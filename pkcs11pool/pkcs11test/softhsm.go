@@ -45,8 +45,9 @@ type HSM struct {
 	Module string
 	Conf   string // for SOFTHSM2_CONF
 
-	mu   sync.Mutex
-	free []string // guarded by mu
+	mu    sync.Mutex
+	free  []string // guarded by mu
+	first *Fault   // guarded by mu; others are copies of it
 }
 
 // New makes an HSM of n tokens labelled token-1 … in dir.
