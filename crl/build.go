@@ -35,6 +35,10 @@ type draft struct {
 // build makes, checks and publishes the next CRL of sh. Nobody else builds
 // meanwhile: the number comes with a lease.
 func (s *Server) build(ctx context.Context, sh *shelf, scheduled bool) error {
+	// While the device is away, an attempt costs neither a number nor a write.
+	if err := keys.Ready(sh.issuer.Key); err != nil {
+		return fmt.Errorf("asking for the key: %w", err)
+	}
 	now := s.cfg.Now()
 	number, err := s.cfg.Store.Reserve(ctx, sh.issuer.ID, Lease{
 		// The clock as floor keeps numbers growing even over a lost database.
@@ -83,7 +87,9 @@ func (s *Server) make(ctx context.Context, sh *shelf, number Number, scheduled b
 		Issuer: sh.issuer.ID, Number: number, Entries: len(entries), Count: head.Count,
 		ThisUpdate: this, NextUpdate: this.Add(s.cfg.Validity),
 	}
-	c.DER, err = sign(keys.WithPurpose(ctx, purposeOf(head)), sh.issuer, draft{number: number, thisUpdate: this, nextUpdate: c.NextUpdate, entries: entries})
+	// The same list under the same number may be signed twice.
+	ctx = keys.Repeatable(keys.WithPurpose(ctx, purposeOf(head)))
+	c.DER, err = sign(ctx, sh.issuer, draft{number: number, thisUpdate: this, nextUpdate: c.NextUpdate, entries: entries})
 	if err != nil {
 		return CRL{}, err
 	}

@@ -97,7 +97,7 @@ func TestABusyDeviceIsAskedAgainSoonAndTheOldCRLServedMeanwhile(t *testing.T) {
 			pauses = append(pauses, at.Sub(last))
 			last = at
 		}
-		want := []time.Duration{0, 1, 2, 4, 8, 15, 15}
+		want := []time.Duration{0, 1, 2, 4, 8, 10, 10}
 		for i := range want {
 			if want[i] *= time.Second; i >= len(pauses) || pauses[i] != want[i] {
 				t.Fatalf("pauses %v, want %v", pauses[:min(len(pauses), 8)], want)
@@ -128,7 +128,7 @@ func TestABusyDeviceIsAskedAgainSoonAndTheOldCRLServedMeanwhile(t *testing.T) {
 		for i := range times[1:] {
 			pauses = append(pauses, times[i+1].Sub(times[i]))
 		}
-		if !slices.Equal(pauses, []time.Duration{time.Second, 7 * time.Second, 15 * time.Second}) {
+		if !slices.Equal(pauses, []time.Duration{time.Second, 7 * time.Second, 10 * time.Second}) {
 			t.Errorf("pauses %v", pauses)
 		}
 	})

@@ -43,8 +43,10 @@ const (
 	keep = 8
 	// heldRetry is the pause while another replica builds.
 	heldRetry = time.Second
-	// busyRetry is the pause after a device had no time, doubled each time up to Poll.
+	// busyRetry is the pause after a device had no time, doubled each time up to
+	// mostBusy or Poll: it is to be noticed soon that it is back.
 	busyRetry = time.Second
+	mostBusy  = 10 * time.Second
 	// releaseTimeout bounds giving back a lease.
 	releaseTimeout = 5 * time.Second
 )
@@ -103,6 +105,15 @@ type shelf struct {
 	cert    file
 	list    atomic.Pointer[shelved] // nil: none yet
 	trigger chan struct{}           // holds one wake-up
+	trouble trouble                 // its builder's alone
+}
+
+// A trouble is a row of updates that failed, of which the log has a line for
+// each way in which they do, and one for the end.
+type trouble struct {
+	told     map[string]bool // outcomes
+	since    time.Time
+	failures int
 }
 
 // A shelved CRL is one on the shelf, ready to be served.
@@ -221,7 +232,7 @@ func (s *Server) keepCurrent(ctx context.Context, sh *shelf) {
 		} else {
 			busy = 0
 		}
-		if err != nil && ctx.Err() == nil {
+		if ctx.Err() == nil {
 			s.tell(ctx, sh, err)
 		}
 		if !s.await(ctx, sh, wait) {
@@ -237,16 +248,34 @@ func (s *Server) busyWait(before int, err error) time.Duration {
 	if b, ok := errors.AsType[*keys.BusyError](err); ok {
 		wait = max(wait, b.RetryAfter)
 	}
-	return min(wait, s.cfg.Poll)
+	return min(wait, mostBusy, s.cfg.Poll)
 }
 
 func (s *Server) tell(ctx context.Context, sh *shelf, err error) {
-	switch outcome(err) {
-	case "busy":
-		s.cfg.Logger.WarnContext(ctx, "updating a CRL waits for the signing device", "issuer", string(sh.issuer.ID), "error", err)
-	case "error":
-		s.cfg.Logger.ErrorContext(ctx, "updating a CRL", "issuer", string(sh.issuer.ID), "error", err)
+	t := &sh.trouble
+	how := outcome(err)
+	if how == "ok" {
+		if t.failures > 0 {
+			s.cfg.Logger.InfoContext(ctx, "updating a CRL works again", "issuer", string(sh.issuer.ID), "after", s.cfg.Now().Sub(t.since), "failures", t.failures)
+		}
+		*t = trouble{}
+		return
 	}
+	if how == "held" {
+		return
+	}
+	if t.failures++; t.failures == 1 {
+		t.since, t.told = s.cfg.Now(), map[string]bool{}
+	}
+	if t.told[how] {
+		return
+	}
+	t.told[how] = true
+	if how == "busy" {
+		s.cfg.Logger.WarnContext(ctx, "updating a CRL waits for the signing device", "issuer", string(sh.issuer.ID), "error", err)
+		return
+	}
+	s.cfg.Logger.ErrorContext(ctx, "updating a CRL, which is tried until it succeeds", "issuer", string(sh.issuer.ID), "error", err)
 }
 
 // await returns after wait, or RevocationDelay after a trigger, and false when
