@@ -4,6 +4,7 @@ package pkcs11test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -98,10 +99,13 @@ func (h *HSM) Take(tb testing.TB) Token {
 	return Token{Module: h.Module, Label: label}
 }
 
-// Main runs the tests of a package with n tokens in *hsm, and the environment
-// set for SoftHSM in this process and those it starts.
+// Main runs the tests of a package with n tokens in *hsm, as many again for each
+// time that they run (-count), and the environment set for SoftHSM in this
+// process and those it starts.
 func Main(m *testing.M, hsm **HSM, n int) {
-	os.Exit(run(m, hsm, n))
+	flag.Parse()
+	count, _ := strconv.Atoi(flag.Lookup("test.count").Value.String())
+	os.Exit(run(m, hsm, n*max(1, count)))
 }
 
 func run(m *testing.M, hsm **HSM, n int) int {
