@@ -34,6 +34,7 @@ type Options struct {
 	Reload     <-chan struct{}
 	Adjust     func(*config.Config) error // applied to what Reload reads, as it was to Config; may be nil
 	Ready      func(Addresses)            // called once requests are answered; may be nil
+	Prompt     Prompt                     // for PINs; nil: nobody can be asked
 	Wrap       Wrap
 }
 
@@ -68,6 +69,7 @@ type app struct {
 	level    *slog.LevelVar
 	log      *slog.Logger
 	held     *held // what log keeps back until all is open
+	strict   bool  // tokens that can't be reached are an error
 	registry *prometheus.Registry
 
 	rooms

@@ -19,6 +19,7 @@ import (
 	"github.com/secsy-pki/secsy-pki/front"
 	"github.com/secsy-pki/secsy-pki/keys"
 	"github.com/secsy-pki/secsy-pki/ocsp"
+	"github.com/secsy-pki/secsy-pki/pkcs11pool"
 	"github.com/secsy-pki/secsy-pki/ratelimit"
 	"github.com/secsy-pki/secsy-pki/store"
 )
@@ -43,10 +44,11 @@ type rooms struct {
 	engine store.Engine
 	db     *store.DB
 	keys   KeyStore // behind the guard
-	// listenerKeys is the same store without the guard, for the key of the https
-	// listener: each handshake of a stranger is a signature, in our own
-	// processor, and must not take a seat before the device of the CA.
+	// listenerKeys are files without the guard, for the key of the https listener:
+	// each handshake of a stranger is a signature, in our own processor, and must
+	// not take a seat before the device of the CA. Nil: no such key.
 	listenerKeys KeyStore
+	pool         *pkcs11pool.Pool // what keys are on; nil: files
 
 	issuers  []*ca.Issuer
 	ca       *ca.Authority

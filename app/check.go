@@ -25,6 +25,7 @@ func Check(ctx context.Context, cfg *config.Config, out io.Writer) error {
 		return err
 	}
 	a := newApp(Options{Config: cfg, Stderr: io.Discard})
+	a.strict = true
 	var errs []error
 	ok := func(err error, format string, args ...any) bool {
 		if errs = append(errs, err); err == nil {

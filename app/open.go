@@ -66,25 +66,6 @@ func openEngine(ctx context.Context, cfg *config.Config, a *app) (migrator, erro
 	return sqlite.Open(ctx, sqlite.Config{Path: string(cfg.Store.SQLite.Path), Logger: log})
 }
 
-func (a *app) openKeys(context.Context) error {
-	k, err := keys.OpenFiles(keys.FilesConfig{
-		Dir: string(a.cfg.Keys.Directory), Passphrase: passphrase(a.cfg.Keys.Passphrase), Logger: a.log.With("room", "keys"),
-	})
-	if err != nil {
-		return fmt.Errorf("keys.passphrase: %w", err)
-	}
-	a.listenerKeys = k
-	if a.opts.Wrap.Keys != nil {
-		a.listenerKeys = a.opts.Wrap.Keys(k)
-	}
-	a.keys, err = a.guarded(a.listenerKeys)
-	return err
-}
-
-func passphrase(s config.Secret) keys.Passphrase {
-	return keys.Passphrase{File: string(s.File), Env: string(s.Env), Credential: string(s.Credential)}
-}
-
 // openIssuers opens all issuers. One that has expired, or is not valid yet, is
 // no reason not to start as long as another can issue: status goes on.
 func (a *app) openIssuers(ctx context.Context) error {
