@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 )
 
@@ -111,6 +113,50 @@ func (f *Files) Generate(ctx context.Context, label string, alg Algorithm) (Key,
 	}
 	f.log.InfoContext(ctx, "key made", "label", label, "algorithm", string(alg), "file", path)
 	return f.keep(label, signer), nil
+}
+
+// Destroy implements Destroyer. Another process that has opened the key keeps it
+// until it ends.
+func (f *Files) Destroy(ctx context.Context, label string) error {
+	if err := checkLabel(label); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	if err := checkDir(f.dir); err != nil {
+		return fmt.Errorf("opening key directory: %w", absent(err))
+	}
+	if err := os.Remove(f.path(label)); err != nil {
+		return fmt.Errorf("removing key file: %w", absent(err))
+	}
+	f.mu.Lock()
+	delete(f.keys, label)
+	f.mu.Unlock()
+	f.log.InfoContext(ctx, "key destroyed", "label", label, "file", f.path(label))
+	return syncDir(f.dir)
+}
+
+// maxFiles bounds a list of keys.
+const maxFiles = 4096
+
+// List names the keys that there are, sorted. None of them is opened.
+func (f *Files) List(context.Context) ([]string, error) {
+	entries, err := os.ReadDir(f.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // the first Generate makes it
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing key directory: %w", err)
+	}
+	var labels []string
+	for _, e := range entries {
+		if label, ok := strings.CutSuffix(e.Name(), ".pem"); ok && checkLabel(label) == nil {
+			labels = append(labels, label)
+		}
+	}
+	if len(labels) > maxFiles {
+		return nil, fmt.Errorf("keys: there are %d keys in %s, at most %d are listed", len(labels), f.dir, maxFiles)
+	}
+	slices.Sort(labels)
+	return labels, nil
 }
 
 // prepare fails early what would fail late, after the work of making a key.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -290,6 +291,52 @@ func TestKeyIsDecryptedOnce(t *testing.T) {
 	}
 	if _, err := f.Key(t.Context(), "k"); err != nil {
 		t.Errorf("the key was not kept: %v", err)
+	}
+}
+
+func TestADestroyedKeyIsGone(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "keys")
+	f := openFiles(t, dir, passphrase)
+	if err := f.Destroy(t.Context(), "a"); !errors.Is(err, keys.ErrNotFound) {
+		t.Errorf("without a directory: %v", err)
+	}
+	for _, label := range []string{"a", "b"} {
+		if _, err := f.Generate(t.Context(), label, keys.ECDSAP256); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Destroy(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Key(t.Context(), "a"); !errors.Is(err, keys.ErrNotFound) {
+		t.Errorf("a destroyed key is found: %v", err)
+	}
+	for _, label := range []string{"a", "../keys/b", ""} {
+		if err := f.Destroy(t.Context(), label); !errors.Is(err, keys.ErrNotFound) {
+			t.Errorf("%q: %v", label, err)
+		}
+	}
+	if got, err := f.List(t.Context()); err != nil || len(got) != 1 || got[0] != "b" {
+		t.Errorf("left are %q, %v", got, err)
+	}
+}
+
+func TestListNamesKeysAndNothingElse(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "keys")
+	f := openFiles(t, dir, passphrase)
+	if got, err := f.List(t.Context()); err != nil || got != nil {
+		t.Errorf("without a directory: %q, %v", got, err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a.pem", "a-1.pem", "b.txt", ".new-1", ".hidden.pem", "a b.pem", "pem"} {
+		writeFile(t, filepath.Join(dir, name), nil, 0o600)
+	}
+	if got, err := f.List(t.Context()); err != nil || !slices.Equal(got, []string{"a", "a-1"}) {
+		t.Errorf("got %q, %v", got, err)
 	}
 }
 
