@@ -189,15 +189,24 @@ func (s Signed) Times(data []byte) int {
 
 // Signed reads what the device has signed, the last 2^18 of it.
 func (f *Fault) Signed() (Signed, error) {
-	b, err := os.ReadFile(f.book())
+	file, err := os.Open(f.book())
 	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	b := make([]byte, 8*13)
+	if _, err := io.ReadFull(file, b); err != nil {
 		return nil, err
 	}
 	var n int
 	numbers(b[12*8:], &n)
+	b = make([]byte, 8*min(n, ringLength))
+	if _, err := file.ReadAt(b, ringStart); err != nil {
+		return nil, err
+	}
 	s := Signed{}
-	for i := range min(n, ringLength) {
-		s[binary.NativeEndian.Uint64(b[ringStart+8*i:])]++
+	for ; len(b) > 0; b = b[8:] {
+		s[binary.NativeEndian.Uint64(b)]++
 	}
 	return s, nil
 }

@@ -302,7 +302,7 @@ func TestAPulledTokenHasLostItsSessionsAndItsLogin(t *testing.T) {
 	c.must(err)
 
 	c.fault.Script(t, "@"+c.token.Label+" token removed")
-	if err := c.sign(s, k, 1); code(err) != pkcs11.CKR_DEVICE_REMOVED {
+	if err := c.sign(s, k, 1); code(err) != pkcs11.CKR_TOKEN_NOT_PRESENT {
 		t.Errorf("signing: %v", err)
 	}
 	if _, err := c.OpenSession(c.slot, pkcs11.CKF_SERIAL_SESSION); code(err) != pkcs11.CKR_TOKEN_NOT_PRESENT {
@@ -333,6 +333,22 @@ func TestAPulledTokenHasLostItsSessionsAndItsLogin(t *testing.T) {
 	}
 	c.login(s)
 	c.must(c.sign(s, c.find(s), 1))
+}
+
+func TestACallThatARemovalOvertakesIsTold(t *testing.T) {
+	t.Parallel()
+	c := open(t)
+	s := c.session()
+	c.login(s)
+	k := c.key(s)
+	c.fault.Script(t, "C_Sign 1 hang")
+	done := make(chan error, 1)
+	go func() { done <- c.sign(s, k, 1) }()
+	eventually(t, "it hangs", func() bool { return c.book().Hung == 1 })
+	c.fault.Script(t, "@"+c.token.Label+" token removed")
+	if err := <-done; code(err) != pkcs11.CKR_DEVICE_REMOVED || c.times(1) != 0 {
+		t.Errorf("%v, signed %d times", err, c.times(1))
+	}
 }
 
 func TestAResetIsOnce(t *testing.T) {

@@ -37,7 +37,8 @@
  * call that names a slot or a session, but none that asks for a length.
  *
  * A token that was removed or reset has lost its sessions and its login, and has
- * other handles for its objects. "really" makes the code true: the session is
+ * other handles for its objects. A call that a removal overtakes is told
+ * DEVICE_REMOVED, a later one TOKEN_NOT_PRESENT. "really" makes the code true: the session is
  * gone (0xB3, 0xB0), all sessions are (0x32, 0xE0), nobody is logged in (0x101),
  * or the module is not initialized any more (0x190).
  *
@@ -1042,7 +1043,7 @@ static U find_session(int f, U handle, struct session **out)
 	if (s->busy)
 		violation(names[f], "another call of the session is under way");
 	if (s->state == DEAD) {
-		rv = s->token->removed ? DEVICE_REMOVED : SESSION_HANDLE_INVALID;
+		rv = s->token->removed ? TOKEN_NOT_PRESENT : SESSION_HANDLE_INVALID;
 		if (f == C_CloseSession_)
 			s->state = CLOSED;
 	} else if (s->state != OPEN) {
