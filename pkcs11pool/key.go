@@ -405,7 +405,7 @@ func work[T any](ctx context.Context, k *key, j job, run func(*conn) (result T, 
 }
 
 // epochOf counts how often the handles of a token have lost their meaning.
-func epochOf(*token) uint64 { return 0 }
+func epochOf(t *token) uint64 { return t.epoch.Load() }
 
 // authenticate gives the PIN once more to a key that asks for it before each use.
 func authenticate(_ *conn, at *place) error {

@@ -1,6 +1,12 @@
 package pkcs11pool
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
 
 // A Stat is what a Pool was doing at one moment, and what it has done so far.
 type Stat struct {
@@ -8,7 +14,7 @@ type Stat struct {
 	Queued   int           // those who wait for a session
 	Waits    uint64        // of those who found none idle
 	WaitTime time.Duration // of all of them together
-	// Refused is how often the device was not called, by the reason of the
+	// Refused is how often the device did nothing, by the reason of the
 	// *keys.BusyError.
 	Refused map[string]uint64
 }
@@ -18,18 +24,20 @@ type TokenStat struct {
 	Name  string
 	State State
 
-	// Its sessions. All four together are never more than MaxSessions, and one
-	// more while a token that is down is looked at.
+	// Its sessions. All together are never more than MaxSessions.
 	Idle    int
 	Busy    int
-	Opening int // or being closed
+	Opening int
+	Closing int
 	Hung    int // in a call that has taken longer than CallTimeout
 
+	Limit     int               // how many there may be
 	Borrows   uint64            // how often a session was lent
-	Errors    map[string]uint64 // of jobs and of recovery, by class
-	Reopened  uint64            // sessions opened in place of one that was discarded
+	Errors    map[string]uint64 // by class, of jobs and of bringing it back
+	Reopened  uint64            // sessions opened in place of those that were discarded
 	Recovered uint64            // how often the token came back
 	Restarted uint64            // how often its module was initialized anew for it
+	Latency   []Latency         // of the jobs that succeeded, by mechanism
 }
 
 // A State says whether a token can be used.
@@ -44,4 +52,142 @@ const (
 
 func (s State) String() string {
 	return [...]string{"down", "up", "refused"}[s]
+}
+
+// Stat returns what the pool is doing.
+func (p *Pool) Stat() Stat {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := Stat{Queued: p.queue.n, Waits: p.waits, WaitTime: p.waited, Refused: make(map[string]uint64, reasons)}
+	for why, n := range p.refusals {
+		s.Refused[reason(why).String()] = n
+	}
+	for _, t := range p.tokens {
+		s.Tokens = append(s.Tokens, t.statLocked())
+	}
+	return s
+}
+
+func (t *token) statLocked() TokenStat {
+	s := TokenStat{
+		Name:      t.name,
+		State:     t.state,
+		Idle:      t.count[idle],
+		Busy:      t.count[lent],
+		Opening:   t.count[opening],
+		Closing:   t.count[closing],
+		Hung:      t.count[hung],
+		Limit:     t.limit,
+		Borrows:   t.borrows,
+		Errors:    make(map[string]uint64, classes),
+		Reopened:  t.reopened,
+		Recovered: t.recovered,
+		Restarted: t.reinitialized,
+		Latency:   t.latency.stat(),
+	}
+	for c := classData; c < classes; c++ {
+		s.Errors[c.String()] = t.errors[c]
+	}
+	s.Errors["hung"] = t.hangs
+	return s
+}
+
+// Bounds are the upper bounds of the buckets of a Latency.
+var Bounds = [...]time.Duration{
+	50 * time.Microsecond,
+	100 * time.Microsecond,
+	250 * time.Microsecond,
+	500 * time.Microsecond,
+	time.Millisecond,
+	2500 * time.Microsecond,
+	5 * time.Millisecond,
+	10 * time.Millisecond,
+	25 * time.Millisecond,
+	50 * time.Millisecond,
+	100 * time.Millisecond,
+	250 * time.Millisecond,
+	500 * time.Millisecond,
+	time.Second,
+	2500 * time.Millisecond,
+	5 * time.Second,
+	10 * time.Second,
+}
+
+// A Latency says how much took how long with one mechanism.
+type Latency struct {
+	Mechanism string
+	Count     uint64
+	Sum       time.Duration
+	Buckets   [len(Bounds)]uint64 // how many took at most each of Bounds
+}
+
+// maxMechanisms bounds what is kept of labels, which are of a closed set.
+const maxMechanisms = 64
+
+// latencies are kept for each mechanism, without a lock once it is known.
+type latencies struct {
+	known atomic.Pointer[map[string]*latency] // never changed, but replaced
+	mu    sync.Mutex                          // of those who replace it
+}
+
+type latency struct {
+	buckets [len(Bounds) + 1]atomic.Uint64 // the last: longer than all bounds
+	sum     atomic.Int64
+}
+
+// observe counts d.
+func (l *latencies) observe(mechanism string, d time.Duration) {
+	if mechanism == "" {
+		return
+	}
+	of := l.of(mechanism)
+	if of == nil {
+		return
+	}
+	i := 0
+	for i < len(Bounds) && d > Bounds[i] {
+		i++
+	}
+	of.buckets[i].Add(1)
+	of.sum.Add(int64(d))
+}
+
+func (l *latencies) of(mechanism string) *latency {
+	if known := l.known.Load(); known != nil && (*known)[mechanism] != nil {
+		return (*known)[mechanism]
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := map[string]*latency{}
+	if old := l.known.Load(); old != nil {
+		maps.Copy(known, *old)
+	}
+	if known[mechanism] == nil {
+		if len(known) >= maxMechanisms {
+			return nil
+		}
+		known[mechanism] = &latency{}
+		l.known.Store(&known)
+	}
+	return known[mechanism]
+}
+
+func (l *latencies) stat() []Latency {
+	known := l.known.Load()
+	if known == nil {
+		return nil
+	}
+	var all []Latency
+	for _, mechanism := range slices.Sorted(maps.Keys(*known)) {
+		of := (*known)[mechanism]
+		s := Latency{Mechanism: mechanism, Sum: time.Duration(of.sum.Load())}
+		for i := range of.buckets {
+			s.Count += of.buckets[i].Load()
+			if i < len(s.Buckets) {
+				s.Buckets[i] = s.Count
+			}
+		}
+		all = append(all, s)
+	}
+	return all
 }

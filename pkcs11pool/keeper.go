@@ -1,0 +1,275 @@
+package pkcs11pool
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/miekg/pkcs11"
+
+	"github.com/secsy-pki/secsy-pki/keys"
+)
+
+const (
+	leastPause    = 100 * time.Millisecond // between attempts to bring a token back
+	mostPause     = 30 * time.Second
+	logPause      = time.Minute // between log lines about such attempts
+	restartsAfter = 3           // attempts in vain until the module is initialized anew
+)
+
+// keep is the goroutine that brings the token up, closes sessions that nobody
+// needs, and brings it back. It alone logs what becomes of the token.
+func (t *token) keep() {
+	defer t.pool.keepers.Done()
+	err := t.connect()
+	if err != nil {
+		t.failed(err)
+	}
+	t.first <- err
+	if !t.pool.wait(t.pool.opened) {
+		return
+	}
+	for t.watch() && t.bringBack() {
+		continue
+	}
+}
+
+// watch looks after the token for as long as it is up. It reports false when the
+// pool is closed.
+func (t *token) watch() bool {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		t.pool.tellSize()
+		next, up := t.pool.tidy(t)
+		if !up {
+			return true
+		}
+		timer.Reset(next)
+		select {
+		case <-t.wake:
+		case <-timer.C:
+		case <-t.pool.stop:
+			return false
+		}
+	}
+}
+
+// tidy closes the sessions that have been idle for too long, and returns when to
+// look again.
+func (p *Pool) tidy(t *token) (next time.Duration, up bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t.state != Up {
+		return 0, false
+	}
+	next = p.cfg.IdleTime
+	for t.alive() > p.cfg.MinSessions && len(t.idle) > 0 {
+		s := t.idle[0] // those at the end are lent first
+		if left := p.cfg.IdleTime - (p.now() - s.since); left > 0 {
+			next = min(next, left)
+			break
+		}
+		t.idle = append(t.idle[:0], t.idle[1:]...)
+		p.endLocked(s)
+	}
+	if t.learned.IsZero() {
+		return next, true
+	}
+	if left := p.cfg.IdleTime - time.Since(t.learned); left > 0 {
+		return min(next, left), true
+	}
+	t.learned, t.limit = time.Time{}, p.limitOf(t.info) // others may have closed theirs since
+	p.balanceLocked()
+	t.nudge() // for the size
+	return next, true
+}
+
+// connect tries once to bring the token up.
+func (t *token) connect() error {
+	p := t.pool
+	init, err := t.module.initialized(p.cfg.CallTimeout)
+	if err != nil {
+		return err
+	}
+	s := p.prepare(t, init)
+	var at site // belongs to the job until that has returned
+	err = s.call(&job{run: func(c *conn) (err error) {
+		if at, err = t.find(c); err != nil {
+			return err
+		}
+		c.slot = at.slot
+		if err := open.run(c); err != nil {
+			return err
+		}
+		return t.login(c, at.info)
+	}})
+	if err != nil {
+		p.drop(s, err)
+		return err
+	}
+	p.mu.Lock()
+	t.slot, t.info, t.limit, t.learned = at.slot, at.info, p.limitOf(at.info), time.Time{}
+	more := min(p.cfg.MinSessions, t.limit) - 1
+	p.mu.Unlock()
+	ready := []*session{s}
+	for range more {
+		s := p.prepare(t, init)
+		err := s.call(&open)
+		if err == nil {
+			ready = append(ready, s)
+			continue
+		}
+		p.drop(s, err)
+		if isCode(err, pkcs11.CKR_SESSION_COUNT) {
+			p.mu.Lock()
+			p.learnLocked(t, len(ready))
+			p.mu.Unlock()
+			break
+		}
+		for _, s := range ready {
+			p.drop(s, err)
+		}
+		return err
+	}
+	p.goUp(t, ready)
+	return nil
+}
+
+// bringBack brings the token back. It reports false when there is no more to do.
+func (t *token) bringBack() bool {
+	r := t.lost()
+	for {
+		pause, more := t.pauseBefore()
+		if !more || !t.pool.sleep(pause) || !t.settle() {
+			return false
+		}
+		err := t.connect()
+		if err == nil {
+			r.ended()
+			return true
+		}
+		t.failed(err)
+		r.inVain(err)
+		if h, ok := errors.AsType[*keys.HungError](err); ok && !t.pool.wait(h.Returned) {
+			return false // never is there more than one attempt that hangs
+		}
+	}
+}
+
+// pauseBefore is how long to wait before the next attempt, which callers are
+// told, and whether there is to be one.
+func (t *token) pauseBefore() (pause time.Duration, more bool) {
+	t.pool.mu.Lock()
+	defer t.pool.mu.Unlock()
+	switch {
+	case t.state == Refused && !errors.Is(t.cause, errFlags):
+		return 0, false
+	case t.state == Refused:
+		pause = mostPause
+	case t.pause > 0: // tokens that went down together need not come back together
+		pause = t.pause - rand.N(t.pause/4)
+	}
+	t.pause = min(max(2*t.pause, leastPause), mostPause)
+	t.next = time.Now().Add(pause)
+	return pause, true
+}
+
+// settle waits until no session of before may call the device any more, and
+// there is room for one. It reports false when the pool is closed.
+func (t *token) settle() bool {
+	for {
+		t.pool.mu.Lock()
+		settled := t.open() == t.count[hung] && t.count[hung] < t.limit
+		t.pool.mu.Unlock()
+		if settled {
+			return true
+		}
+		if !t.pool.wait(t.wake) {
+			return false
+		}
+	}
+}
+
+// failed takes in that an attempt was in vain.
+func (t *token) failed(err error) {
+	t.pool.mu.Lock()
+	defer t.pool.mu.Unlock()
+	t.cause = err
+	t.pause = max(t.pause, leastPause)
+	t.state = Down
+	if errors.Is(err, ErrPIN) {
+		t.state = Refused
+	}
+	if m := meaningOf(err); m.class != classNone {
+		t.errors[m.class]++
+	}
+	t.pool.shrinkLocked()
+}
+
+// An absence is a token's being away, of which the log tells.
+type absence struct {
+	token    *token
+	since    time.Time
+	logged   time.Time
+	attempts int // in vain
+	refused  bool
+}
+
+// lost says that the token is away.
+func (t *token) lost() *absence {
+	t.pool.mu.Lock()
+	cause, r := t.cause, &absence{token: t, since: t.since, refused: t.state == Refused}
+	t.pool.mu.Unlock()
+	t.pool.log.LogAttrs(context.Background(), slog.LevelError, "PKCS#11 token down", r.attrs(cause)...)
+	return r
+}
+
+// attrs are those of a log line.
+func (a *absence) attrs(err error) []slog.Attr {
+	a.logged = time.Now()
+	return []slog.Attr{slog.String("token", a.token.name), slog.String("error", err.Error())}
+}
+
+// inVain takes in that an attempt was, and has the module initialized anew if
+// that may help.
+func (a *absence) inVain(err error) {
+	a.attempts++
+	refused := errors.Is(err, ErrPIN)
+	if a.attempts == 1 || refused != a.refused || time.Since(a.logged) >= logPause {
+		a.token.pool.log.LogAttrs(context.Background(), slog.LevelError, "PKCS#11 token still down", a.attrs(err)...)
+	}
+	a.refused = refused
+	uninitialized := isCode(err, pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED)
+	if uninitialized || a.attempts >= restartsAfter && !permanent(err) && !isHung(err) {
+		a.token.restart(uninitialized)
+	}
+}
+
+// restart has the token's module initialized anew. If that was of use, the next
+// attempt is at once.
+func (t *token) restart(uninitialized bool) {
+	p := t.pool
+	p.mu.Lock()
+	init := t.init
+	p.mu.Unlock()
+	done, err := t.module.restart(t, init, uninitialized, p.cfg.CallTimeout)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case done:
+		t.reinitialized++
+		t.pause = 0
+	case err == nil, errors.Is(err, errInUse), errors.Is(err, errRestartLater): // as before
+	default:
+		t.cause = err
+	}
+}
+
+// ended says that the token is back.
+func (a *absence) ended() {
+	a.token.pool.log.LogAttrs(context.Background(), slog.LevelInfo, "PKCS#11 token back",
+		slog.String("token", a.token.name), slog.Duration("after", time.Since(a.since)), slog.Int("attempts", a.attempts+1))
+}

@@ -1,0 +1,223 @@
+package pkcs11pool
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/pkcs11"
+
+	"github.com/secsy-pki/secsy-pki/keys"
+)
+
+// A job is something to be done with one session of a token.
+type job struct {
+	op        string // what it is, in errors: "signing with key issuing"
+	mechanism string // the label of its time in metrics; "": not measured
+	// on says which tokens can do it; nil: all. It is asked under the pool's
+	// mutex: it must neither wait nor call the pool.
+	on         func(*token) bool
+	rw         bool // it needs a read-write session
+	repeatable bool // doing it twice is harmless
+	// dataFault reports that an error is the fault of the data that a stranger
+	// sent: it counts for nothing, and the session stays in use. Nil: none is.
+	dataFault func(error) bool
+	// run calls the device. It runs in the session's goroutine, and may still be
+	// running when do has returned with a *keys.HungError: what it writes to must
+	// then be read by nobody, and what it reads be changed by nobody.
+	run func(c *conn) error
+}
+
+// A conn is a session in the hands of a job.
+type conn struct {
+	cryptoki
+	session pkcs11.SessionHandle
+	token   *token
+	slot    uint // in which the token is for as long as the session lasts
+	// epoch changes whenever the token has been away: object handles of another
+	// epoch may mean other objects.
+	epoch uint64
+	// effect is set by the job right before the call that must not happen twice.
+	// An error from before means that the device did nothing.
+	effect bool
+}
+
+// A session is a session of a token and the goroutine that alone calls the
+// device with it. Whoever has it may hand over one job after the other. A call
+// that takes too long takes the session from its owner: then it belongs to its
+// goroutine, which ends it when the call returns.
+type session struct {
+	token *token
+	init  uint32 // which initialization of the module it is of
+	conn  conn   // in the hands of the goroutine, between call and its return
+	calls calls
+	jobs  chan *job  // closed to end the session
+	done  chan error // one for each job
+	timer *time.Timer
+	took  time.Duration // by the newest job
+
+	began atomic.Int64  // when the newest call began, in the pool's time
+	phase atomic.Uint64 // number of the job, and what is with it
+	lost  atomic.Bool   // the module has given its handle to another session
+
+	// Guarded by the pool's mutex.
+	state    sessionState
+	rw       bool          // lent for a read-write job
+	since    time.Duration // when it became idle
+	returned chan struct{} // closed when a hung call has returned
+}
+
+type sessionState uint8
+
+// Opening, of those that are not lent; closing and hung, of those that will
+// never be.
+const (
+	opening sessionState = iota
+	idle
+	lent
+	closing
+	hung
+	sessionStates
+)
+
+// The lowest bits of a phase.
+const (
+	running = 1 << iota
+	overdue
+	nextJob
+)
+
+// newSessionLocked makes a session whose first job is to open it.
+func (p *Pool) newSessionLocked(t *token, init uint32) *session {
+	s := &session{token: t, init: init, jobs: make(chan *job, 1), done: make(chan error, 1)}
+	s.calls = calls{lib: t.module.lib, s: s}
+	s.conn = conn{cryptoki: &s.calls, token: t, slot: t.slot, epoch: t.epoch.Load()}
+	s.timer = time.AfterFunc(p.cfg.CallTimeout, s.look)
+	t.count[opening]++
+	go s.work()
+	return s
+}
+
+// call has the session's goroutine do a job, and waits for it, or until it hangs.
+func (s *session) call(j *job) error {
+	s.jobs <- j
+	return <-s.done
+}
+
+// work is the session's goroutine.
+func (s *session) work() {
+	for j := range s.jobs {
+		err, inTime := s.attempt(j)
+		if !inTime {
+			return
+		}
+		s.done <- err
+	}
+	if _, inTime := s.attempt(&closeJob); inTime {
+		s.token.pool.ended(s)
+	}
+}
+
+var closeJob = job{run: func(*conn) error { return nil }}
+
+// attempt does one job, under the watch of the timer. It reports false if it took
+// too long, after which there is nobody left to tell.
+func (s *session) attempt(j *job) (err error, inTime bool) {
+	m := s.token.module
+	s.conn.effect, s.calls.active, s.calls.worst = false, false, classNone
+	if !m.enter(s.init) {
+		return errStale, true
+	}
+	began := s.touch()
+	phase := s.phase.Add(nextJob) | running
+	s.phase.Store(phase)
+	s.timer.Reset(s.token.pool.cfg.CallTimeout)
+	if j == &closeJob {
+		s.close()
+	} else {
+		err = s.run(j)
+	}
+	if s.phase.CompareAndSwap(phase, phase&^running) {
+		s.took = s.token.pool.now() - began
+		m.exit()
+		return err, true
+	}
+	s.close()
+	m.exit()
+	s.token.pool.ended(s)
+	return nil, false
+}
+
+// run runs a job. A panic in it is its own fault, and not the end of the program.
+func (s *session) run(j *job) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v", errPanic, r)
+		}
+	}()
+	if j.rw {
+		return s.runReadWrite(j)
+	}
+	return j.run(&s.conn)
+}
+
+// runReadWrite runs a job with a session of its own, which alone may change things.
+func (s *session) runReadWrite(j *job) error {
+	rw, err := s.calls.OpenSession(s.conn.slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION)
+	if err != nil {
+		return err
+	}
+	ro := s.conn.session
+	s.conn.session = rw
+	defer func() {
+		s.conn.session = ro
+		_ = s.calls.CloseSession(rw) // a failure is remembered in calls
+		s.calls.active = false
+	}()
+	return j.run(&s.conn)
+}
+
+// open is the job that opens a further session of a token that is logged in to.
+var open = job{op: "opening a session", run: func(c *conn) (err error) {
+	c.session, err = c.OpenSession(c.slot, pkcs11.CKF_SERIAL_SESSION)
+	return err
+}}
+
+// close closes the session at the device, if it was ever opened.
+func (s *session) close() {
+	if s.conn.session != 0 {
+		_ = s.calls.CloseSession(s.conn.session)
+	}
+}
+
+// touch says that a call begins now.
+func (s *session) touch() time.Duration {
+	now := s.token.pool.now()
+	s.began.Store(int64(now))
+	return now
+}
+
+// abandoned reports whether no call must be made any more.
+func (s *session) abandoned() bool { return s.phase.Load()&overdue != 0 || s.lost.Load() }
+
+// look is called by the timer: has the newest call taken too long?
+func (s *session) look() {
+	p := s.token.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	phase := s.phase.Load()
+	if phase&(running|overdue) != running {
+		return
+	}
+	if left := p.cfg.CallTimeout - (p.now() - time.Duration(s.began.Load())); left > 0 {
+		s.timer.Reset(left)
+		return
+	}
+	if !s.phase.CompareAndSwap(phase, phase|overdue) {
+		return
+	}
+	s.returned = make(chan struct{})
+	err := &keys.HungError{After: p.cfg.CallTimeout, Returned: s.returned}
+	p.hungLocked(s, err)
+	s.done <- err // never waits: it has room for one, and there is one for each job
+}

@@ -1,0 +1,228 @@
+package pkcs11pool
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/pkcs11"
+)
+
+var (
+	errAmbiguous = errors.New("more than one token fits")
+	errNoPIN     = errors.New("the token wants a login, and there is no PIN for it")
+)
+
+// permanent reports whether no time will heal an error of finding a token.
+func permanent(err error) bool {
+	return errors.Is(err, ErrPIN) || errors.Is(err, errAmbiguous) || errors.Is(err, errNoPIN)
+}
+
+// A token is one token with its sessions.
+type token struct {
+	pool    *Pool
+	name    string
+	cfg     TokenConfig
+	module  *module
+	pin     []byte
+	latency latencies
+	wake    chan struct{} // tells its keeper to look at it
+	first   chan error    // gets what came of the first attempt
+
+	// Guarded by the pool's mutex.
+	state State
+	cause error // why it is not up
+	since time.Time
+	// epoch rises whenever it goes down. Sessions of an earlier one are not lent
+	// any more, and it is not brought back while there are any but hung ones.
+	epoch   atomic.Uint64 // read without the mutex, too
+	init    uint32        // initialization of the module that its sessions are of
+	slot    uint
+	info    pkcs11.TokenInfo
+	limit   int       // of sessions: MaxSessions, or fewer if the token has no more
+	learned time.Time // when the token had no more; zero: it has not said so
+	idle    []*session
+	count   [sessionStates]int
+	rw      bool // one of its sessions is lent for a read-write job
+	strikes int  // suspicious errors since something worked
+	worked  bool // something has, since it is up
+	everUp  bool
+	pause   time.Duration
+	next    time.Time // when it is tried next
+	wanting int       // sessions discarded for a fault and not yet replaced
+
+	borrows, reopened, recovered, reinitialized uint64
+	errors                                      [classes]uint64
+	hangs                                       uint64
+}
+
+// alive is how many sessions are lent or can be, now or soon.
+func (t *token) alive() int { return t.count[idle] + t.count[lent] + t.count[opening] }
+
+// open is how many sessions there are at the device, as far as is known.
+func (t *token) open() int { return t.alive() + t.count[closing] + t.count[hung] }
+
+// maxHung is how many calls may hang before the token is down.
+func (t *token) maxHung() int { return min(t.pool.cfg.MaxHung, t.limit) }
+
+// inFlight is how many calls it is at.
+func (t *token) inFlight() int { return t.count[lent] + t.count[opening] }
+
+func (t *token) isUp() bool {
+	t.pool.mu.Lock()
+	defer t.pool.mu.Unlock()
+	return t.state == Up
+}
+
+func (t *token) isIn(slot uint) bool {
+	t.pool.mu.Lock()
+	defer t.pool.mu.Unlock()
+	return t.state == Up && t.slot == slot
+}
+
+// nudge has its keeper look at it.
+func (t *token) nudge() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// A site is where a token was found.
+type site struct {
+	slot uint
+	info pkcs11.TokenInfo
+}
+
+// find looks for the token in all slots.
+func (t *token) find(c *conn) (site, error) {
+	slots, err := c.GetSlotList(true)
+	if err != nil {
+		return site{}, err
+	}
+	var fit, all []site
+	var failed error
+	for _, slot := range slots {
+		info, err := c.GetTokenInfo(slot)
+		switch {
+		case err == nil:
+		case isCode(err, pkcs11.CKR_TOKEN_NOT_PRESENT), isCode(err, pkcs11.CKR_TOKEN_NOT_RECOGNIZED), isCode(err, pkcs11.CKR_SLOT_ID_INVALID):
+			continue // gone since, or never there
+		case errors.Is(err, errAbandoned), isCode(err, pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED):
+			return site{}, err
+		default:
+			failed = fmt.Errorf("slot %d: %w", slot, err)
+			continue
+		}
+		p := site{slot, info}
+		all = append(all, p)
+		if t.fits(p) {
+			fit = append(fit, p)
+		}
+	}
+	switch {
+	case len(fit) == 1:
+		return fit[0], nil
+	case len(fit) > 1:
+		return site{}, fmt.Errorf("%w: %s", errAmbiguous, list(fit))
+	case failed != nil:
+		return site{}, failed
+	default:
+		return site{}, fmt.Errorf("%w: %s; there is %s", errNoToken, t.wanted(), list(all))
+	}
+}
+
+// fits reports whether the token is at p.
+func (t *token) fits(p site) bool {
+	return p.info.Flags&pkcs11.CKF_TOKEN_INITIALIZED != 0 &&
+		(t.cfg.Label == "" || trim(p.info.Label) == trim(t.cfg.Label)) &&
+		(t.cfg.Serial == "" || trim(p.info.SerialNumber) == trim(t.cfg.Serial)) &&
+		(t.cfg.Slot == nil || p.slot == *t.cfg.Slot)
+}
+
+// trim removes what labels are padded with: spaces by the standard, zeros by some.
+func trim(s string) string { return strings.TrimRight(s, " \x00") }
+
+// wanted says what the token is looked for by.
+func (t *token) wanted() string {
+	var by []string
+	if t.cfg.Label != "" {
+		by = append(by, "label "+strconv.Quote(t.cfg.Label))
+	}
+	if t.cfg.Serial != "" {
+		by = append(by, "serial "+strconv.Quote(t.cfg.Serial))
+	}
+	if t.cfg.Slot != nil {
+		by = append(by, "slot "+strconv.FormatUint(uint64(*t.cfg.Slot), 10))
+	}
+	return strings.Join(by, ", ")
+}
+
+// list names tokens, for a person to choose from.
+func list(sites []site) string {
+	const most = 16
+	if len(sites) == 0 {
+		return "none"
+	}
+	var b strings.Builder
+	for i, p := range sites {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(sites)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "label %q serial %q slot %d", trim(p.info.Label), trim(p.info.SerialNumber), p.slot)
+		if p.info.Flags&pkcs11.CKF_TOKEN_INITIALIZED == 0 {
+			b.WriteString(" (not initialized)")
+		}
+	}
+	return b.String()
+}
+
+// login logs in to the token, unless it wants none, or another wrong PIN would
+// lock it, or it has refused this one before.
+func (t *token) login(c *conn, info pkcs11.TokenInfo) error {
+	if info.Flags&pkcs11.CKF_LOGIN_REQUIRED == 0 {
+		return nil
+	}
+	if t.pin == nil {
+		return errNoPIN
+	}
+	this := refusedPIN{token: info.SerialNumber + "/" + info.Label, pin: maphash.Bytes(pinSeed, t.pin)}
+	switch {
+	case info.Flags&pkcs11.CKF_USER_PIN_LOCKED != 0:
+		return fmt.Errorf("%w: it is locked: have the security officer set a new one", errFlags)
+	case info.Flags&pkcs11.CKF_USER_PIN_FINAL_TRY != 0:
+		return fmt.Errorf("%w: one more wrong PIN would lock it: log in once by other means, such as pkcs11-tool --login", errFlags)
+	case t.module.hasRefused(this):
+		return fmt.Errorf("%w: it was refused before and is not tried again: correct it and start anew", ErrPIN)
+	}
+	err := c.Login(c.session, pkcs11.CKU_USER, string(t.pin))
+	switch {
+	case isCode(err, pkcs11.CKR_USER_ALREADY_LOGGED_IN):
+		return nil
+	case meaningOf(err).class == classPIN:
+		t.module.refuse(this)
+		return fmt.Errorf("%w: %w: it is not tried again: correct it and start anew", ErrPIN, err)
+	default:
+		return err
+	}
+}
+
+// errFlags is an ErrPIN without a login: whoever looks again does no harm.
+var errFlags = fmt.Errorf("%w, by its flags", ErrPIN)
+
+// limitOf is how many sessions the token may have by what it says of itself.
+func (p *Pool) limitOf(info pkcs11.TokenInfo) int {
+	n := info.MaxSessionCount
+	if n == pkcs11.CK_EFFECTIVELY_INFINITE || n == pkcs11.CK_UNAVAILABLE_INFORMATION || n > uint(p.cfg.MaxSessions) {
+		return p.cfg.MaxSessions
+	}
+	return max(1, int(n)-1) // room for one that writes
+}
