@@ -8,7 +8,7 @@ PKGS = $(shell $(GO) list ./... | grep -v /integration)
 # A number of executions, not a length of time: the same work on every machine.
 FUZZTIME ?= 3000x
 
-.PHONY: run build test check lint race fuzz vuln tidy integration bench bench-store bench-admission bench-fairness deps clean help
+.PHONY: run build test check lint race fuzz vuln tidy integration bench bench-store bench-admission bench-fairness bench-hsm deps clean help
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -49,7 +49,7 @@ integration: build ## the built program against real clients and databases
 	$(GO) test -count=1 -timeout 25m ./integration/...
 
 # bench/ is a module of its own: what we are measured against is no part of the program.
-bench: bench-store bench-admission bench-fairness ## all benchmarks, against others and the bare limit
+bench: bench-store bench-admission bench-fairness bench-hsm ## all benchmarks, against others and the bare limit
 
 bench-store: ## SQLite: shared commits against one commit each
 	$(GO) run ./store/storetest/storebench -dir .
@@ -59,6 +59,9 @@ bench-admission: ## what a refusal costs, beside other limiters and semaphores
 
 bench-fairness: ## whom a flood hurts, before a stub device (about 6 minutes)
 	cd bench && $(GO) run ./fairness
+
+bench-hsm: ## signatures by guard and pool beside bare PKCS#11 calls and other libraries (about 4 minutes)
+	cd bench && $(GO) run ./hsm
 
 clean: ## what was built
 	rm -rf bin
