@@ -40,6 +40,7 @@ type device struct {
 	mu      sync.Mutex // guards what follows
 	service time.Duration
 	busy    error // what it says instead of signing
+	away    error // what it says before anything is recorded
 	tries   []try
 	now     int
 	peak    int
@@ -54,6 +55,9 @@ type try struct {
 }
 
 func (d *device) Issue(ctx context.Context, req ca.Request, led ca.Ledger) (ca.Certificate, error) {
+	if err := d.Ready(req.Profile); err != nil {
+		return ca.Certificate{}, err
+	}
 	id := audit.NewID()
 	now := time.Now()
 	in := ca.Intent{
@@ -68,6 +72,9 @@ func (d *device) Issue(ctx context.Context, req ca.Request, led ca.Ledger) (ca.C
 	if err != nil {
 		if aborted := led.Abort(ctx, in, err); aborted != nil {
 			return ca.Certificate{}, aborted
+		}
+		if !ca.NeverSigned(err) {
+			return ca.Certificate{}, err
 		}
 		return ca.Certificate{}, &ca.Refusal{Code: ca.Busy, Detail: "busy", RetryAfter: ca.RetryAfter(err), Err: err}
 	}
@@ -99,6 +106,22 @@ func (d *device) setBusy(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.busy = err
+}
+
+// setAway has the authority know that its device is away for retry, 0 ends it.
+func (d *device) setAway(retry time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.away = nil
+	if retry > 0 {
+		d.away = &ca.Refusal{Code: ca.Busy, Detail: "away", RetryAfter: retry, Err: keys.ErrBusy}
+	}
+}
+
+func (d *device) Ready(string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.away
 }
 
 func (d *device) setService(t time.Duration) {

@@ -191,7 +191,7 @@ func (s *Server) afterIssue(ctx context.Context, o Order, at *place, err error) 
 	case retryable(err):
 		// Nothing was claimed. The client did all it can: the order is
 		// accepted, and issued when it can be.
-		s.log.WarnContext(ctx, "issuance put off", slog.String("order", o.ID), slog.Any("error", err))
+		s.log.Log(ctx, levelOf(err), "issuance put off", slog.String("order", o.ID), slog.Any("error", err))
 		return s.park(ctx, o, at, s.now().Add(backoff(0, err)))
 	}
 	return inCSR(err)
@@ -234,6 +234,7 @@ func (s *Server) issue(ctx context.Context, o Order, at *place) (err error) {
 			}
 		}
 	}()
+	defer func() { s.noteIssuance(ctx, err) }()
 	_, err = s.ca.Issue(ctx, ca.Request{
 		Profile: o.Profile, CSR: o.CSR, Identifiers: o.Identifiers, NotBefore: o.NotBefore, NotAfter: o.NotAfter,
 		Requester: requester(ctx, actor(o.AccountID)), Renewal: o.Renewal,
@@ -243,7 +244,9 @@ func (s *Server) issue(ctx context.Context, o Order, at *place) (err error) {
 		return nil
 	}
 	if led.begun {
-		s.log.ErrorContext(ctx, "issuance failed after it was begun", slog.String("order", o.ID), slog.Any("error", err))
+		if !busy(err) {
+			s.log.ErrorContext(ctx, "issuance failed after it was begun", slog.String("order", o.ID), slog.Any("error", err))
+		}
 		return errors.Join(errBegun, err)
 	}
 	return err
@@ -283,14 +286,14 @@ func (l *ledger) Abort(ctx context.Context, in ca.Intent, cause error) error {
 	return nil
 }
 
-// verdict says what becomes of an order whose attempt failed. A busy device
-// never ends it; other faults of ours end it after some tries under new
-// serials; a refusal ends it at once.
+// verdict says what becomes of an order whose attempt failed. A device that is
+// busy or hangs never ends it; other faults of ours end it after some tries
+// under new serials; a refusal ends it at once.
 func (s *Server) verdict(o Order, cause error) Verdict {
 	now := s.now()
-	v := Verdict{DueAt: now.Add(backoff(o.Attempts, cause)), PurgeAt: now.Add(s.cfg.Retention), Counts: !busy(cause)}
+	v := Verdict{DueAt: now.Add(backoff(o.Attempts, cause)), PurgeAt: now.Add(s.cfg.Retention), Counts: !passing(cause)}
 	switch {
-	case busy(cause):
+	case passing(cause):
 	case !retryable(cause):
 		v.Failed = translate(inCSR(cause))
 	case o.Attempts+1 >= s.cfg.MaxIssueAttempts:
@@ -325,22 +328,30 @@ func busy(err error) bool {
 	return ok && r.Code == ca.Busy || ca.NeverSigned(err)
 }
 
+// passing says that the device is at fault, and the order does not matter to it.
+func passing(err error) bool { return busy(err) || ca.Hung(err) }
+
 // retryable says that the same request may succeed later.
 func retryable(err error) bool {
 	_, refusal := errors.AsType[*ca.Refusal](err)
 	return busy(err) || !refusal
 }
 
-const maxBackoff = 10 * time.Minute
+// maxBackoff bounds the pause after the device was busy or hung: it is to be
+// noticed soon that it is back.
+const maxBackoff = 30 * time.Second
 
 // backoff doubles from two seconds to about two minutes; the authority's or the
-// device's own wish wins.
+// device's own wish wins. Each try on which the device hangs costs a serial.
 func backoff(attempts int, err error) time.Duration {
 	if r, ok := errors.AsType[*ca.Refusal](err); ok && r.RetryAfter > 0 {
 		return min(r.RetryAfter, maxBackoff)
 	}
 	if ca.NeverSigned(err) {
 		return min(ca.RetryAfter(err), maxBackoff)
+	}
+	if ca.Hung(err) {
+		return maxBackoff
 	}
 	return 2 * time.Second << min(attempts, 6)
 }
@@ -354,7 +365,7 @@ func (s *Server) resume(ctx context.Context, o Order) {
 		return
 	}
 	v := s.verdict(o, err)
-	s.log.WarnContext(ctx, "issuance of a waiting order failed", slog.String("order", o.ID), slog.Bool("final", v.Failed != nil), slog.Any("error", err))
+	s.log.Log(ctx, levelOf(err), "issuance of a waiting order failed", slog.String("order", o.ID), slog.Bool("final", v.Failed != nil), slog.Any("error", err))
 	if err := s.settle(ctx, o, v); err != nil && !isMoved(err) {
 		s.log.ErrorContext(ctx, "settling order", slog.String("order", o.ID), slog.Any("error", err))
 	}
@@ -365,7 +376,7 @@ func (s *Server) learn(err error) {
 	switch {
 	case err == nil:
 		s.lull.served()
-	case busy(err):
+	case passing(err):
 		s.lull.refused(s.now(), backoff(0, err))
 	}
 }

@@ -93,6 +93,7 @@ type Server struct {
 	backlog        *backlog
 	recovery       *crew // for orders that were put off
 	lull           *lull
+	outage         outage
 	validationGate *gate.Gate
 	validators     *crew
 	dueValidations chan struct{} // a hint that a validation was given back

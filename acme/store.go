@@ -40,6 +40,8 @@ type CA interface {
 	Issue(ctx context.Context, req ca.Request, led ca.Ledger) (ca.Certificate, error)
 	Revoke(ctx context.Context, r ca.Revocation) error
 	Issuer(id ca.IssuerID) (*ca.Issuer, bool)
+	// Ready says, without asking a device, whether Issue would be in vain for now.
+	Ready(profile string) error
 	Policy
 }
 

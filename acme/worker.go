@@ -171,7 +171,14 @@ func (s *Server) pollOrders(ctx context.Context) (bool, error) {
 }
 
 // takeOver waits for the order's turn, as its client would, and goes on with it.
+// While the device is known to be away it is left as it is, however long that
+// takes: not even a write is spent on it.
 func (s *Server) takeOver(ctx context.Context, o Order) {
+	if err := s.ca.Ready(o.Profile); busy(err) && s.now().Before(o.Expires) {
+		s.noteIssuance(ctx, err)
+		s.learn(err)
+		return
+	}
 	release, err := s.seat(ctx, o)
 	if err != nil {
 		sitOut(ctx, err) // it is still due
