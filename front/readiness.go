@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"regexp"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -44,7 +47,6 @@ type Readiness struct {
 
 	turn chan struct{} // holds one token; who has it may use what is below
 	last map[string]string
-	fine bool
 	at   time.Time
 }
 
@@ -91,13 +93,15 @@ func (r *Readiness) set(p phase) {
 
 // report is all that a probe is told. Why a check failed is in our log.
 type report struct {
-	Status string            `json:"status"` // ready, starting, draining or failed
+	Status string            `json:"status"` // ready, degraded, starting, draining or failed
 	Checks map[string]string `json:"checks,omitempty"`
 }
 
-// ServeHTTP answers 200 if we are ready and 503 if not.
+// ServeHTTP answers 200 if we are ready and 503 if not. Checks that the query
+// excludes ("?exclude=keys", as often as needed) may fail: whoever asks has use
+// for us without what they ask for.
 func (r *Readiness) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	rep, ready := r.report(req.Context())
+	rep, ready := r.report(req.Context(), excluded(req.URL.Query()))
 	text, err := json.Marshal(rep)
 	if err != nil {
 		plainAnswer(w, http.StatusInternalServerError, "internal error\n")
@@ -111,7 +115,17 @@ func (r *Readiness) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(append(text, '\n')) // a probe that left is no news
 }
 
-func (r *Readiness) report(ctx context.Context) (rep report, ready bool) {
+// excluded are the checks that a query excludes. One that is not there excludes
+// nothing, so that all replicas can be asked the same.
+func excluded(q url.Values) []string {
+	var names []string
+	for _, list := range q["exclude"] {
+		names = append(names, strings.Split(list, ",")...)
+	}
+	return names
+}
+
+func (r *Readiness) report(ctx context.Context, without []string) (rep report, ready bool) {
 	switch phase(r.phase.Load()) {
 	case starting:
 		return report{Status: "starting"}, false
@@ -127,10 +141,17 @@ func (r *Readiness) report(ctx context.Context) (rep report, ready bool) {
 	if r.last == nil || time.Since(r.at) >= r.cfg.Keep {
 		r.run(ctx)
 	}
-	if !r.fine {
-		return report{Status: "failed", Checks: r.last}, false
+	rep = report{Status: "ready", Checks: r.last}
+	for name, result := range r.last {
+		switch {
+		case result == "ok":
+		case !slices.Contains(without, name):
+			return report{Status: "failed", Checks: r.last}, false
+		default:
+			rep.Status = "degraded"
+		}
 	}
-	return report{Status: "ready", Checks: r.last}, true
+	return rep, true
 }
 
 // run runs all checks at once and stores what they say. Its caller has the turn.
@@ -142,7 +163,7 @@ func (r *Readiness) run(ctx context.Context) {
 	for i, c := range r.checks {
 		results[i] = c.start(ctx)
 	}
-	last, fine := make(map[string]string, len(r.checks)), true
+	last := make(map[string]string, len(r.checks))
 	for i, c := range r.checks {
 		var err error
 		select {
@@ -152,11 +173,11 @@ func (r *Readiness) run(ctx context.Context) {
 		}
 		last[c.Name] = "ok"
 		if err != nil {
-			last[c.Name], fine = "failed", false
+			last[c.Name] = "failed"
 		}
 		r.tell(ctx, c, err)
 	}
-	r.last, r.fine, r.at = last, fine, time.Now()
+	r.last, r.at = last, time.Now()
 }
 
 // start runs the check by itself, so that one which ignores its context holds up

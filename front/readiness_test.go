@@ -35,8 +35,13 @@ type verdict struct {
 
 func probe(t *testing.T, h http.Handler) (verdict, string) {
 	t.Helper()
+	return probeAt(t, h, "/readyz")
+}
+
+func probeAt(t *testing.T, h http.Handler, target string) (verdict, string) {
+	t.Helper()
 	rec := httptest.NewRecorder()
-	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
 	v := verdict{code: rec.Code}
 	if err := json.Unmarshal(rec.Body.Bytes(), &v); err != nil {
 		t.Fatal(err)
@@ -83,6 +88,48 @@ func TestAFailedCheckIsNamedAndItsReasonIsNot(t *testing.T) {
 		}
 		if !strings.Contains(log.text(), "passes again") {
 			t.Error("recovery is not logged")
+		}
+	})
+}
+
+// A probe that has use for us without the keys says so; it is told the truth all
+// the same, and nobody else is told anything else for it.
+func TestAProbeMayDoWithoutSomeChecks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		broken := map[string]bool{}
+		var checks []front.Check
+		for _, name := range []string{"crl", "database", "keys"} {
+			checks = append(checks, front.Check{Name: name, Run: func(context.Context) error {
+				if broken[name] {
+					return errors.New("broken")
+				}
+				return nil
+			}})
+		}
+		r := readiness(t, newLogbook(), checks...)
+		front.SetServingForTest(r)
+		for _, c := range []struct {
+			broken, target string
+			code           int
+			status         string
+		}{
+			{"", "/readyz?exclude=keys", 200, "ready"},
+			{"keys", "/readyz", 503, "failed"},
+			{"keys", "/readyz?exclude=keys", 200, "degraded"},
+			{"keys", "/readyz?exclude=absent", 503, "failed"},
+			{"keys", "/readyz?exclude=", 503, "failed"},
+			{"crl", "/readyz?exclude=keys", 503, "failed"},
+			{"crl", "/readyz?exclude=keys,crl", 200, "degraded"},
+			{"crl", "/readyz?exclude=keys&exclude=crl", 200, "degraded"},
+		} {
+			time.Sleep(2 * time.Second) // longer than a result is kept
+			clear(broken)
+			broken[c.broken] = true
+			v, text := probeAt(t, r, c.target)
+			if v.code != c.code || v.Status != c.status || c.broken != "" && v.Checks[c.broken] != "failed" {
+				t.Errorf("%s while %q is broken: %d %s", c.target, c.broken, v.code, text)
+			}
 		}
 	})
 }
