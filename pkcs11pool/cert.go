@@ -38,7 +38,7 @@ func (p *Pool) StoreCertificate(ctx context.Context, text string, cert *x509.Cer
 	for _, t := range p.tokens {
 		has, err := k.store(ctx, t, op, cert)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: token %s: %w", op, t.name, err))
+			errs = append(errs, err)
 		} else if has {
 			stored++
 		}
@@ -89,12 +89,12 @@ func replaceCertificate(c *conn, at *place, template []*pkcs11.Attribute, der []
 	c.effect = true
 	if !there {
 		if _, err := c.CreateObject(c.session, template); err != nil {
-			return fmt.Errorf("C_CreateObject: %w", err)
+			return err
 		}
 	}
 	for _, o := range old {
 		if err := c.DestroyObject(c.session, o); err != nil {
-			return fmt.Errorf("C_DestroyObject: %w", err)
+			return err
 		}
 	}
 	return nil

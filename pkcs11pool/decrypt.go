@@ -53,8 +53,14 @@ func (d decrypter) Decrypt(ctx context.Context, ciphertext []byte, opts crypto.D
 		return nil, rsa.ErrDecryption // public, and so told apart from nothing secret
 	}
 	own := bytes.Clone(ciphertext)
-	j := job{op: d.decrypting, mechanism: pad.label, on: d.decrypts, repeatable: true}
+	j := job{op: d.decrypting, mechanism: pad.label, on: d.decrypts, repeatable: true, dataFault: isComplaint}
 	answer, err := work(ctx, d.key, j, func(c *conn) (deciphered, bool, error) { return d.decipher(c, own, pad) })
+	if c, ok := errors.AsType[*complaint](err); ok {
+		answer, err = deciphered{raw: c.raw}, nil
+		if c.raw {
+			answer.bytes = make([]byte, len(own)) // no good padding, and treated as any other
+		}
+	}
 	switch {
 	case err != nil:
 		return nil, err
@@ -66,9 +72,22 @@ func (d decrypter) Decrypt(ctx context.Context, ciphertext []byte, opts crypto.D
 	return pad.stripped(answer.bytes)
 }
 
+// A complaint is what a token says of a ciphertext, and not of itself.
+type complaint struct {
+	err error
+	raw bool
+}
+
+func (c *complaint) Error() string { return c.err.Error() }
+
+func isComplaint(err error) bool {
+	_, yes := errors.AsType[*complaint](err)
+	return yes
+}
+
 // A deciphered is what the token made of a ciphertext.
 type deciphered struct {
-	bytes  []byte // nil: it found something wrong
+	bytes  []byte // nil: it complained
 	raw    bool   // the padding is still on
 	unable error  // it has not what is needed
 }
@@ -85,10 +104,10 @@ func (d decrypter) decipher(c *conn, own []byte, pad padding) (out deciphered, a
 	out.bytes, err = c.Decrypt(c.session, own)
 	switch {
 	case isDataError(err, out.raw):
-		out.bytes = nil
+		return out, true, &complaint{err, out.raw}
 	case err != nil:
 		d.ifStale(c, err)
-		return out, true, fmt.Errorf("C_Decrypt: %w", err)
+		return out, true, err
 	case out.bytes == nil:
 		out.bytes = []byte{}
 	}
@@ -96,7 +115,7 @@ func (d decrypter) decipher(c *conn, own []byte, pad padding) (out deciphered, a
 		return out, true, nil
 	}
 	if len(out.bytes) > len(own) {
-		return out, true, fmt.Errorf("pkcs11pool: the device made %d bytes of %d", len(out.bytes), len(own))
+		return out, true, fmt.Errorf("%w: %d bytes out of %d", errNonsense, len(out.bytes), len(own))
 	}
 	em := make([]byte, len(own)) // some tokens leave out zeros in front
 	copy(em[len(em)-len(out.bytes):], out.bytes)
@@ -113,7 +132,7 @@ func (d decrypter) decryptInit(c *conn, at *place, pad padding) (out deciphered,
 			return out, authenticate(c, at)
 		}
 		if !isRefusedMechanism(err) {
-			return out, fmt.Errorf("C_DecryptInit: %w", err)
+			return out, err
 		}
 		// The token has it, and does not let this key use it.
 		other := *at
@@ -132,7 +151,7 @@ func (d decrypter) decryptInit(c *conn, at *place, pad padding) (out deciphered,
 		out.unable = fmt.Errorf("pkcs11pool: the token can't use %s so: %w", pad.label, err)
 		return out, nil
 	}
-	return out, fmt.Errorf("C_DecryptInit: %w", err)
+	return out, err
 }
 
 // isRefusedMechanism reports whether the token says that it does not do such a

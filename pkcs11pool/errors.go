@@ -23,7 +23,9 @@ var (
 	// work that it is part of.
 	errAbandoned = errors.New("given up after a call that hung")
 	errPanic     = errors.New("panic")
-	errNoToken   = errors.New("no such token")
+	// errNonsense says that a call succeeded with what can't be its result.
+	errNonsense = errors.New("the device answered nonsense")
+	errNoToken  = errors.New("no such token")
 )
 
 // A callError is what one call of the device returned.
@@ -150,7 +152,7 @@ func meaningOf(err error) meaning {
 		return meaning{class: classSuspect}
 	case errors.Is(err, errStale):
 		return meaning{class: classToken, idle: true}
-	case errors.Is(err, errPanic):
+	case errors.Is(err, errPanic), errors.Is(err, errNonsense):
 		return meaning{class: classSuspect}
 	default:
 		return meaning{}

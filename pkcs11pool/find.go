@@ -108,18 +108,18 @@ var errTooMany = errors.New("pkcs11pool: too many objects")
 // case, as a session can't begin another before.
 func find(c *conn, template []*pkcs11.Attribute, limit int) (found []pkcs11.ObjectHandle, err error) {
 	if err := c.FindObjectsInit(c.session, template); err != nil {
-		return nil, fmt.Errorf("C_FindObjectsInit: %w", err)
+		return nil, err
 	}
 	defer func() {
 		if end := c.FindObjectsFinal(c.session); end != nil && err == nil {
-			found, err = nil, fmt.Errorf("C_FindObjectsFinal: %w", end)
+			found, err = nil, end
 		}
 	}()
 	for {
 		// One more than is wanted, to know whether there is one.
 		some, _, err := c.FindObjects(c.session, min(limit+1-len(found), maxMatches))
 		if err != nil {
-			return nil, fmt.Errorf("C_FindObjects: %w", err)
+			return nil, err
 		}
 		if len(some) == 0 {
 			return found, nil
@@ -156,7 +156,7 @@ func attributes(c *conn, o pkcs11.ObjectHandle, types ...uint) (map[uint][]byte,
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("C_GetAttributeValue: %w", err)
+		return nil, err
 	}
 	all := make(map[uint][]byte, len(got))
 	for _, a := range got {
@@ -210,7 +210,8 @@ type place struct {
 	label  []byte
 	public crypto.PublicKey
 	skills skill
-	asks   bool // for the PIN, before each use
+	asks   bool   // for the PIN, before each use
+	owner  string // the token, by the name that its refused PINs have
 	// why the key can't be used on the token: keys.ErrNotFound, or what is
 	// wrong with it. Then handle means nothing.
 	why error
@@ -271,7 +272,7 @@ func (p *Pool) choose(c *conn, r ref, objects []pkcs11.ObjectHandle, at *place) 
 		at.why = fmt.Errorf("%d private keys fit, two of them with the ID %q", len(ids), names[0])
 		return nil
 	}
-	p.logger().Warn("several private keys have the label: the one with the smallest ID is used; name it by its ID",
+	p.log.Warn("several private keys have the label: the one with the smallest ID is used; name it by its ID",
 		slog.String("token", c.token.name), slog.String("key", r.text), slog.Any("ids", names))
 	return nil
 }
@@ -295,6 +296,7 @@ func (p *Pool) describe(c *conn, able *abilities, at *place) error {
 		return err
 	}
 	at.asks = yes(more[pkcs11.CKA_ALWAYS_AUTHENTICATE])
+	at.owner = able.info.SerialNumber + "/" + able.info.Label
 	at.skills, at.why = able.skillsOf(at.public, yes(a[pkcs11.CKA_SIGN]), yes(a[pkcs11.CKA_DECRYPT]))
 	return nil
 }

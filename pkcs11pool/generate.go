@@ -134,7 +134,7 @@ func (p *Pool) vacancy(ctx context.Context, m making) (*token, error) {
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%s: %w", m.op, ctx.Err())
 		case err != nil:
-			return nil, busy(m.op, fmt.Errorf("token %s: %w", t.name, err))
+			return nil, busy(fmt.Errorf("token %s did not answer: %w", t.name, err))
 		case errors.Is(lacks, keys.ErrExists):
 			return nil, fmt.Errorf("%w: %q on token %s", keys.ErrExists, m.ref.text, t.name)
 		case lacks != nil:
@@ -201,7 +201,16 @@ func (p *Pool) make(ctx context.Context, t *token, m making) (*place, error) {
 				made.Store(&creation{fault: fmt.Errorf("%s: %w", m.op, err)})
 				return nil
 			}
-			result, err := p.create(c, m, id)
+			// Once more, and here: this may be another attempt, after one that
+			// seemed to fail.
+			why, err := p.isVacant(c, m)
+			if err != nil {
+				return err
+			}
+			result := creation{fault: why}
+			if why == nil {
+				result, err = p.create(c, m, id)
+			}
 			if err == nil {
 				made.Store(&result)
 			}
@@ -212,6 +221,9 @@ func (p *Pool) make(ctx context.Context, t *token, m making) (*place, error) {
 		return nil, err
 	}
 	result := made.Load()
+	if errors.Is(result.fault, keys.ErrExists) {
+		return nil, fmt.Errorf("%w: %q on token %s", keys.ErrExists, m.ref.text, t.name)
+	}
 	return result.at, result.fault
 }
 
@@ -235,7 +247,7 @@ func (p *Pool) create(c *conn, m making, id []byte) (creation, error) {
 	}
 	for _, o := range []pkcs11.ObjectHandle{private, public} {
 		if err := c.DestroyObject(c.session, o); err != nil {
-			return creation{}, fmt.Errorf("a key was made and must not be used (%w), but can't be destroyed: C_DestroyObject: %w", fault, err)
+			return creation{}, fmt.Errorf("a key was made and must not be used (%w), but can't be destroyed: %w", fault, err)
 		}
 	}
 	return creation{fault: fault}, nil
@@ -287,7 +299,6 @@ func generatePair(c *conn, m making, id []byte) (public, private pkcs11.ObjectHa
 			if err == nil {
 				return public, private, nil
 			}
-			err = fmt.Errorf("C_GenerateKeyPair: %w", err)
 			if !isRefusedTemplate(err) {
 				return 0, 0, err
 			}
@@ -375,9 +386,9 @@ func isRefusedTemplate(err error) bool {
 }
 
 func (p *Pool) keepMade(ctx context.Context, t *token, m making, at *place) keys.Key {
-	p.logger().InfoContext(ctx, "key made", "token", t.name, "key", m.ref.text, "algorithm", string(m.alg))
+	p.log.InfoContext(ctx, "key made", "token", t.name, "key", m.ref.text, "algorithm", string(m.alg))
 	if len(p.tokens) > 1 {
-		p.logger().WarnContext(ctx, "key is on one token alone: carry it over to the others", "token", t.name, "key", m.ref.text)
+		p.log.WarnContext(ctx, "key is on one token alone: carry it over to the others", "token", t.name, "key", m.ref.text)
 	}
 	k := p.newKey(m.ref, at.public)
 	k.places[t].Store(at)
@@ -421,7 +432,7 @@ func (p *Pool) Destroy(ctx context.Context, text string) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("%s: %w", op, ctx.Err())
 		case err != nil:
-			return busy(op, fmt.Errorf("token %s: %w", t.name, err))
+			return busy(fmt.Errorf("token %s did not answer: %w", t.name, err))
 		case errors.Is(at.why, keys.ErrNotFound):
 		case errors.Is(at.why, errSeveral):
 			return fmt.Errorf("pkcs11pool: %s: token %s: %w", op, t.name, at.why)
@@ -463,9 +474,9 @@ func (p *Pool) destroy(ctx context.Context, op string, doomed map[*token]*place)
 			run: func(c *conn) error { return destroyAt(c, at) },
 		})
 		if err != nil {
-			return fmt.Errorf("token %s: %w", t.name, err)
+			return err
 		}
-		p.logger().InfoContext(ctx, "key destroyed", "token", t.name, "doing", op)
+		p.log.InfoContext(ctx, "key destroyed", "token", t.name, "doing", op)
 	}
 	return nil
 }
@@ -498,7 +509,7 @@ func destroyAt(c *conn, at *place) error {
 	for _, o := range append(doomed, private...) {
 		err := c.DestroyObject(c.session, o)
 		if err != nil && !errors.Is(err, pkcs11.Error(pkcs11.CKR_OBJECT_HANDLE_INVALID)) {
-			return fmt.Errorf("C_DestroyObject: %w", err)
+			return err
 		}
 	}
 	return nil

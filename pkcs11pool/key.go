@@ -5,10 +5,10 @@ import (
 	"crypto"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/miekg/pkcs11"
 
@@ -141,7 +141,7 @@ func (p *Pool) open(ctx context.Context, r ref) (keys.Key, error) {
 		return nil, err
 	}
 	k.public = s.public
-	s.warn(ctx, p.logger())
+	s.warn(ctx, p.log)
 	return k.as(skills), nil
 }
 
@@ -154,6 +154,7 @@ func (p *Pool) newKey(r ref, pub crypto.PublicKey) *key {
 	for _, t := range p.tokens {
 		k.places[t] = &atomic.Pointer[place]{}
 	}
+	k.uses = k.with(canSign | canSignPSS | canDecrypt)
 	k.signs, k.signsPSS, k.decrypts = k.with(canSign), k.with(canSignPSS), k.with(canDecrypt)
 	return k
 }
@@ -181,7 +182,7 @@ type survey struct {
 func (s *survey) add(t *token, at *place, err error) bool {
 	switch {
 	case err != nil:
-		s.silent = append(s.silent, fmt.Errorf("token %s: %w", t.name, err))
+		s.silent = append(s.silent, fmt.Errorf("token %s did not answer: %w", t.name, err))
 	case errors.Is(at.why, keys.ErrNotFound):
 		s.absent = append(s.absent, t.name)
 	case at.why != nil:
@@ -208,7 +209,7 @@ func (s *survey) verdict() error {
 	case len(s.unfit) > 0:
 		return fmt.Errorf("pkcs11pool: key %q can't be used: %w", s.ref.text, errors.Join(s.unfit...))
 	case len(s.silent) > 0:
-		return busy("finding key "+s.ref.text, errors.Join(s.silent...))
+		return busy(errors.Join(s.silent...))
 	}
 	return fmt.Errorf("%w: %q on token %v", keys.ErrNotFound, s.ref.text, s.absent)
 }
@@ -227,12 +228,12 @@ func (s *survey) warn(ctx context.Context, log *slog.Logger) {
 
 // busy says that the device did nothing, in the words of the error behind it if
 // that knows better when to come again.
-func busy(what string, err error) error {
-	after := time.Second
-	if b, ok := errors.AsType[*keys.BusyError](err); ok {
-		after = max(after, b.RetryAfter)
+func busy(err error) error {
+	b := busyFor(unavailable, err)
+	if inner, ok := errors.AsType[*keys.BusyError](err); ok {
+		b.Reason, b.RetryAfter = inner.Reason, inner.RetryAfter
 	}
-	return &keys.BusyError{Reason: "token", RetryAfter: after, Err: fmt.Errorf("%s: %w", what, err)}
+	return b
 }
 
 // A key is a private key on one token or more.
@@ -247,7 +248,7 @@ type key struct {
 
 	// Which tokens are asked for what: those that can, and those of which it is
 	// not known.
-	signs, signsPSS, decrypts func(*token) bool
+	uses, signs, signsPSS, decrypts func(*token) bool
 }
 
 // keyOf returns what stands behind a key of this room.
@@ -261,15 +262,26 @@ func keyOf(k keys.Key) *key {
 func (k *key) with(s skill) func(*token) bool {
 	return func(t *token) bool {
 		at := k.places[t].Load()
-		return at == nil || at.epoch != epochOf(t) || at.why == nil && at.skills&s != 0
+		return at == nil || at.epoch != t.epoch.Load() || at.why == nil && at.skills&s != 0
 	}
 }
 
 // Public implements keys.Key.
 func (k *key) Public() crypto.PublicKey { return k.public }
 
-// Ready is for keys.Ready.
-func (k *key) Ready() error { return k.pool.Ready() }
+// Ready is for keys.Ready: is a token up that has the key?
+func (k *key) Ready() error {
+	p := k.pool
+	if err := p.Ready(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if j := (&job{on: k.uses}); !p.hopeLocked(j) {
+		return p.unavailableLocked(j)
+	}
+	return nil
+}
 
 // at returns where the key is on the token of c, and looks for it if need be.
 func (k *key) at(c *conn) (*place, error) {
@@ -286,7 +298,7 @@ func (k *key) at(c *conn) (*place, error) {
 	}
 	known.Store(at)
 	if at.why != nil {
-		k.pool.logger().Warn("key can't be used on a token, which is left out for it",
+		k.pool.log.Warn("key can't be used on a token, which is left out for it",
 			slog.String("token", c.token.name), slog.String("key", k.ref.text), slog.Any("err", at.why))
 	}
 	return at, nil
@@ -337,8 +349,9 @@ func (k *key) anywhere(on func(*token) bool) error {
 // nowhere says that the device did nothing: a token that has been down is asked
 // again when it is back.
 func (k *key) nowhere() error {
-	const pause = time.Minute
-	return &keys.BusyError{Reason: "key", RetryAfter: pause, Err: fmt.Errorf("no token can use key %q", k.ref.text)}
+	b := busyFor(unavailable, fmt.Errorf("no token can use key %q", k.ref.text))
+	b.RetryAfter = mostPause
+	return b
 }
 
 // Sign implements keys.Key. Digests are of SHA-256, SHA-384 or SHA-512.
@@ -361,7 +374,7 @@ func (k *key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) (
 func (k *key) sign(c *conn, s *scheme) (sig []byte, able bool, err error) {
 	able, err = k.begin(c, s.needs, func(at *place) error {
 		if err := c.SignInit(c.session, s.mechanism, at.handle); err != nil {
-			return fmt.Errorf("C_SignInit: %w", err)
+			return err
 		}
 		return authenticate(c, at)
 	})
@@ -372,7 +385,7 @@ func (k *key) sign(c *conn, s *scheme) (sig []byte, able bool, err error) {
 	answer, err := c.Sign(c.session, s.message)
 	if err != nil {
 		k.ifStale(c, err)
-		return nil, true, fmt.Errorf("C_Sign: %w", err)
+		return nil, true, err
 	}
 	sig, err = s.finish(answer)
 	return sig, true, err
@@ -404,20 +417,27 @@ func work[T any](ctx context.Context, k *key, j job, run func(*conn) (result T, 
 	return result, k.nowhere()
 }
 
-// epochOf counts how often the handles of a token have lost their meaning.
-func epochOf(t *token) uint64 { return t.epoch.Load() }
-
 // authenticate gives the PIN once more to a key that asks for it before each use.
-func authenticate(_ *conn, at *place) error {
-	if at.asks {
-		return errors.New("pkcs11pool: the key asks for the PIN before each use")
+// A PIN that is refused is not tried again, nor for anything else.
+func authenticate(c *conn, at *place) error {
+	if !at.asks {
+		return nil
 	}
-	return nil
-}
-
-func (p *Pool) logger() *slog.Logger {
-	if p.cfg.Logger != nil {
-		return p.cfg.Logger
+	t := c.token
+	this := refusedPIN{token: at.owner, pin: maphash.Bytes(pinSeed, t.pin)}
+	switch {
+	case t.pin == nil:
+		return errNoPIN
+	case t.module.hasRefused(this):
+		return fmt.Errorf("%w: it was refused before and is not tried again: correct it and start anew", ErrPIN)
 	}
-	return slog.New(slog.DiscardHandler)
+	err := c.Login(c.session, pkcs11.CKU_CONTEXT_SPECIFIC, string(t.pin))
+	switch {
+	case isCode(err, pkcs11.CKR_USER_ALREADY_LOGGED_IN):
+		return nil
+	case meaningOf(err).class == classPIN:
+		t.module.refuse(this)
+		return fmt.Errorf("%w: %w", ErrPIN, err)
+	}
+	return err
 }

@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
-	"fmt"
 
 	"github.com/miekg/pkcs11"
 
@@ -47,7 +46,7 @@ func (p *Pool) List(ctx context.Context) ([]Object, error) {
 		some, err := p.listToken(ctx, t)
 		all = append(all, some...)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("token %s: %w", t.name, err))
+			errs = append(errs, err)
 		}
 	}
 	return all, errors.Join(errs...)

@@ -147,7 +147,7 @@ func pssScheme(pub *rsa.PublicKey, digest []byte, h hashFunc, opts *rsa.PSSOptio
 
 // errWrongSignature says that the device is broken, or under attack: what it
 // made is shown to nobody.
-var errWrongSignature = errors.New("pkcs11pool: the device made a wrong signature")
+var errWrongSignature = fmt.Errorf("%w: a wrong signature", errNonsense)
 
 func orderOf(c elliptic.Curve) []byte {
 	switch c {

@@ -51,7 +51,7 @@ func (p *Pool) Capabilities(ctx context.Context) ([]Capability, error) {
 	for _, t := range p.tokens {
 		able, err := ask(ctx, p, t, "asking what a token can do", p.abilities)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("token %s: %w", t.name, err))
+			errs = append(errs, err)
 			continue
 		}
 		all = append(all, able.capability(t.name))
@@ -97,14 +97,14 @@ func (p *Pool) abilities(c *conn) (*abilities, error) {
 	able := &abilities{epoch: epoch, mechanisms: make(map[uint]pkcs11.MechanismInfo)}
 	var err error
 	if able.info, err = c.GetTokenInfo(c.slot); err != nil {
-		return nil, fmt.Errorf("C_GetTokenInfo: %w", err)
+		return nil, err
 	}
 	list, err := c.GetMechanismList(c.slot)
 	if errors.Is(err, pkcs11.Error(pkcs11.CKR_FUNCTION_NOT_SUPPORTED)) {
 		able.untold, list, err = true, nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("C_GetMechanismList: %w", err)
+		return nil, err
 	}
 	for _, m := range list {
 		if _, used := mechanismNames[m.Mechanism]; !used {
@@ -115,7 +115,7 @@ func (p *Pool) abilities(c *conn) (*abilities, error) {
 			continue // listed, and yet not there
 		}
 		if err != nil {
-			return nil, fmt.Errorf("C_GetMechanismInfo: %w", err)
+			return nil, err
 		}
 		able.mechanisms[m.Mechanism] = info
 	}
