@@ -457,7 +457,7 @@ func TestMistakesOfAnOperatorAreOneLineThatNamesThem(t *testing.T) {
 			c.spoil(t, dir)
 			cfg, log := load(t, dir), new(buffer)
 			for _, err := range []error{
-				Check(t.Context(), cfg, io.Discard),
+				Check(t.Context(), cfg, nil, io.Discard),
 				fails(t, cfg, log),
 			} {
 				if err == nil || strings.Contains(err.Error(), "\n") {
@@ -493,7 +493,7 @@ func TestAProfileThatCannotBeIssuedIsFoundAtStart(t *testing.T) {
 	}
 	cfg := load(t, dir)
 	cfg.Profiles[0].PermittedDNS = []config.Domain{"corp.internal"}
-	for _, err := range []error{Check(t.Context(), cfg, io.Discard), fails(t, cfg, io.Discard)} {
+	for _, err := range []error{Check(t.Context(), cfg, nil, io.Discard), fails(t, cfg, io.Discard)} {
 		if err == nil || !strings.HasPrefix(err.Error(), "profiles: ") || !strings.Contains(err.Error(), `"tls-server"`) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("got %v", err)
 		}
@@ -505,7 +505,7 @@ func TestCheckMakesNothing(t *testing.T) {
 	dir := newCA(t)
 	before := tree(t, dir)
 	var out bytes.Buffer
-	if err := Check(t.Context(), load(t, dir), &out); err != nil {
+	if err := Check(t.Context(), load(t, dir), nil, &out); err != nil {
 		t.Fatal(err)
 	}
 	if after := tree(t, dir); !slices.Equal(before, after) {

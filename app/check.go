@@ -20,49 +20,70 @@ import (
 // Check opens what a configuration names, as Run would, and says on out what it
 // found. It makes nothing, and asks neither the database nor the network. What
 // is wrong comes back together; what rests on it is then not looked at.
-func Check(ctx context.Context, cfg *config.Config, out io.Writer) error {
+//
+// A token is asked what it is and where the keys are, and signs nothing.
+func Check(ctx context.Context, cfg *config.Config, ask Prompt, out io.Writer) error {
 	if err := cfg.ValidateServe(); err != nil {
 		return err
 	}
-	a := newApp(Options{Config: cfg, Stderr: io.Discard})
+	a := newApp(Options{Config: cfg, Stderr: io.Discard, Prompt: ask})
 	a.strict = true
-	var errs []error
-	ok := func(err error, format string, args ...any) bool {
-		if errs = append(errs, err); err == nil {
-			fmt.Fprintf(out, "  ok  "+format+"\n", args...)
-		}
-		return err == nil
-	}
+	list := checklist{out: out}
+	a.check(ctx, &list)
+	list.add(a.close())
+	return list.err()
+}
+
+func (a *app) check(ctx context.Context, list *checklist) {
+	cfg := a.cfg
 	if err := a.buildAdmission(ctx); err != nil {
-		return err
+		list.add(err)
+		return
 	}
-	ok(nil, "%s", admissionSummary(cfg.RateLimit))
-	if ok(a.openKeys(ctx), "keys in %s, opened by the passphrase from %s", cfg.Keys.Directory, source(cfg.Keys.Passphrase)) {
-		err := a.openIssuers(ctx)
-		for _, is := range a.issuers {
-			ok(nil, "issuer %s, %s, until %s", is.Name, activity(is.Active), moment(is.Cert.NotAfter))
-		}
-		if errs = append(errs, err); err == nil {
-			ok(a.checkProfiles(ctx), "profiles %s: each can be issued", strings.Join(profileNames(cfg), ", "))
-		}
+	list.ok(nil, "%s", admissionSummary(cfg.RateLimit))
+	if err := a.openKeys(ctx); err != nil {
+		list.add(err)
+	} else {
+		a.checkKeys(ctx, list)
 	}
 	if f := cfg.Listen.HTTPS.Files; f.CertFile != "" {
-		ok(a.buildCertificate(ctx), "https certificate %s with key %s", f.CertFile, f.KeyFile)
+		list.ok(a.buildCertificate(ctx), "https certificate %s with key %s", f.CertFile, f.KeyFile)
 	}
 	if cfg.ACME.Enabled {
 		_, err := a.validator()
-		ok(err, "a resolver for ACME's validation is known")
+		list.ok(err, "a resolver for ACME's validation is known")
 	}
 	if cfg.Store.Engine == config.EnginePostgres {
-		ok(checkSecret("store.postgres.url", cfg.Store.Postgres.URL), "database URL from %s", source(cfg.Store.Postgres.URL))
+		list.ok(checkSecret("store.postgres.url", cfg.Store.Postgres.URL), "database URL from %s", source(cfg.Store.Postgres.URL))
 	} else {
 		dir := filepath.Dir(string(cfg.Store.SQLite.Path))
-		ok(checkFolder("store.sqlite.path", dir), "folder of the database %s", dir)
+		list.ok(checkFolder("store.sqlite.path", dir), "folder of the database %s", dir)
 	}
 	if s := string(cfg.Listen.Operator.Socket); s != "" {
-		ok(checkFolder("listen.operator.socket", filepath.Dir(s)), "folder of the operator socket %s", filepath.Dir(s))
+		list.ok(checkFolder("listen.operator.socket", filepath.Dir(s)), "folder of the operator socket %s", filepath.Dir(s))
 	}
-	return errors.Join(errs...)
+}
+
+// checkKeys looks at keys that are open, and at all that rests on them.
+func (a *app) checkKeys(ctx context.Context, list *checklist) {
+	if a.cfg.NeedsKeyFiles() {
+		list.ok(nil, "keys in %s, opened by the passphrase from %s", a.cfg.Keys.Directory, source(a.cfg.Keys.Passphrase))
+	}
+	if a.pool != nil {
+		list.tokens(ctx, a.pool)
+	}
+	err := a.openIssuers(ctx)
+	for _, is := range a.issuers {
+		list.ok(nil, "issuer %s, %s, until %s", is.Name, activity(is.Active), moment(is.Cert.NotAfter))
+	}
+	if list.add(err); err != nil {
+		return
+	}
+	if a.pool != nil {
+		ring := Keyring{issuers: a.cfg.Issuers, pool: a.pool}
+		ring.checkIssuers(ctx, list)
+	}
+	list.ok(a.checkProfiles(ctx), "profiles %s: each can be issued", strings.Join(profileNames(a.cfg), ", "))
 }
 
 // admissionSummary says what is let in, where a person looks before a start.

@@ -42,12 +42,20 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// checkEmpty refuses a folder that has something in it. None at all is empty.
+func checkEmpty(dir string) error {
+	if left, err := os.ReadDir(dir); err == nil && len(left) > 0 {
+		return fmt.Errorf("%s is not empty: name a folder that is not there yet", dir)
+	}
+	return nil
+}
+
 // makeFolder has fill make the content of a folder that must not be there yet,
 // or be empty. Either all of it is there in the end, or nothing.
 func makeFolder(dir string, fill func(tmp string) error) (err error) {
 	parent := filepath.Dir(dir)
-	if left, err := os.ReadDir(dir); err == nil && len(left) > 0 {
-		return fmt.Errorf("%s is not empty: name a folder that is not there yet", dir)
+	if err := checkEmpty(dir); err != nil {
+		return err
 	}
 	tmp, err := os.MkdirTemp(parent, "."+filepath.Base(dir)+"-*")
 	if err != nil {

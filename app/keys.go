@@ -2,10 +2,15 @@ package app
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/secsy-pki/secsy-pki/config"
 	"github.com/secsy-pki/secsy-pki/keys"
@@ -164,4 +169,71 @@ func checkKeyURI(s string) error {
 		return errors.New("want object, id or both, and nothing else: tokens are named in keys.pkcs11.tokens")
 	}
 	return nil
+}
+
+// TokenOfURI turns a PKCS#11 URI that names one token into the section of a
+// configuration that does. The PIN is where the URI says, or else where pin does,
+// or else a person is asked.
+func TokenOfURI(s string, pin config.PIN) (config.PKCS11, error) {
+	section := config.Default().Keys.PKCS11
+	u, err := pkcs11pool.ParseURI(s)
+	if err != nil {
+		return section, err
+	}
+	token := config.PKCS11Token{Label: config.TokenLabel(u.Token), Serial: config.TokenSerial(u.Serial)}
+	if u.SlotID != nil {
+		token.Slot = config.SlotID(strconv.FormatUint(uint64(*u.SlotID), 10))
+	}
+	switch {
+	case u.ModulePath == "":
+		return section, errors.New("the URI names no module: put ?module-path=/path/of/module.so after it")
+	case token == (config.PKCS11Token{}):
+		return section, errors.New("the URI names no token: set token, serial or slot-id in it")
+	case u.PINSource != "" && pin.IsSet():
+		return section, errors.New("the URI has a pin-source: set no other source of the PIN")
+	case u.PINSource != "":
+		if pin.File, err = pinFile(u.PINSource); err != nil {
+			return section, err
+		}
+	}
+	if !pin.IsSet() {
+		pin.Prompt = true
+	}
+	module, err := filepath.Abs(u.ModulePath)
+	if err != nil {
+		return section, err
+	}
+	section.Module, section.PIN, section.Tokens = config.Path(module), pin, []config.PKCS11Token{token}
+	return section, unusedInURI(u)
+}
+
+// unusedInURI refuses what a token is not found by, and what is no token.
+func unusedInURI(u pkcs11pool.URI) error {
+	u.Token, u.Serial, u.SlotID, u.ModulePath, u.PINSource = "", "", nil, "", ""
+	if rest := u.String(); rest != pkcs11pool.URIScheme {
+		return fmt.Errorf("%s is of no use here: a token is named by token, serial and slot-id, its module by module-path", strings.TrimPrefix(strings.TrimPrefix(rest, pkcs11pool.URIScheme), "?"))
+	}
+	return nil
+}
+
+// pinFile is the file that a pin-source names: a file: URI, or a path (RFC 7512 §2.4).
+func pinFile(source string) (config.Path, error) {
+	if strings.HasPrefix(source, "|") {
+		return "", errors.New("pin-source: no program is run for the PIN: name a file")
+	}
+	path := source
+	if strings.HasPrefix(source, "file:") {
+		u, err := url.Parse(source)
+		if err != nil || u.Host != "" && u.Host != "localhost" || u.RawQuery != "" || u.Fragment != "" {
+			return "", errors.New("pin-source: want a file on this machine, such as file:/etc/secsy-pki/pin")
+		}
+		path = cmp.Or(u.Path, u.Opaque) // file:pin is opaque, and as good as a path
+	} else if scheme, _, _ := strings.Cut(source, "/"); strings.Contains(scheme, ":") {
+		return "", errors.New("pin-source: want file: and a path, or a path")
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil || path == "" {
+		return "", errors.New("pin-source: it names no file")
+	}
+	return config.Path(abs), nil
 }

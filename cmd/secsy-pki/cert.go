@@ -245,7 +245,7 @@ func revoke(cmd *cobra.Command, conn *connection, serial, reason string, yes, as
 		if err != nil {
 			return err
 		}
-		if err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr()); err != nil {
+		if err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), "nothing was revoked"); err != nil {
 			return err
 		}
 	}
@@ -262,8 +262,8 @@ func revoke(cmd *cobra.Command, conn *connection, serial, reason string, yes, as
 	})
 }
 
-// confirm waits for a typed yes.
-func confirm(ctx context.Context, in io.Reader, w io.Writer) error {
+// confirm waits for a typed yes; otherwise is what to say if none comes.
+func confirm(ctx context.Context, in io.Reader, w io.Writer, otherwise string) error {
 	if _, err := fmt.Fprint(w, "Type yes to go on: "); err != nil {
 		return err
 	}
@@ -277,7 +277,7 @@ func confirm(ctx context.Context, in io.Reader, w io.Writer) error {
 		return ctx.Err()
 	case line := <-answer:
 		if line != "yes" {
-			return errors.New("nothing was revoked")
+			return errors.New(otherwise)
 		}
 		return nil
 	}

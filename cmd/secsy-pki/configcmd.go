@@ -23,8 +23,9 @@ func newConfigCheck() *cobra.Command {
 		Short: "Say what is wrong with a configuration file",
 		Long: `Say what is wrong with a configuration file, everything at once, each with
 its line and column. If nothing is, open the certificates, keys and secrets that
-it names, and see whether each profile can be issued. Nothing is made, and
-neither the database nor the network is asked. Run it as the user that serves.`,
+it names, and see whether each profile can be issued. Nothing is made or signed,
+and neither the database nor the network is asked, but for tokens that are behind
+one. Run it as the user that serves.`,
 		Example: `  secsy-pki config check --config /etc/secsy-pki/config.yaml && systemctl reload secsy-pki`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -33,7 +34,7 @@ neither the database nor the network is asked. Run it as the user that serves.`,
 				return err
 			}
 			out := cmd.OutOrStdout()
-			if err := app.Check(cmd.Context(), cfg, out); err != nil {
+			if err := app.Check(cmd.Context(), cfg, prompt, out); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(out, "%s is right\n", path)

@@ -314,7 +314,7 @@ func TestRevokeSendsTheReasonOnlyAfterYes(t *testing.T) {
 		t.Errorf("asked %s", <-o.asked)
 	}
 	for answer, want := range map[string]bool{"yes\n": true, "y\n": false, "": false, "no\n": false} {
-		if err := confirm(t.Context(), strings.NewReader(answer), new(bytes.Buffer)); (err == nil) != want {
+		if err := confirm(t.Context(), strings.NewReader(answer), new(bytes.Buffer), "not so"); (err == nil) != want {
 			t.Errorf("answer %q: %v", answer, err)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/secsy-pki/secsy-pki/app"
 )
 
 // The exit codes.
@@ -15,6 +17,9 @@ const (
 	exitOK    = 0
 	exitError = 1
 	exitUsage = 2
+	// exitPIN is for a supervisor not to try again: a token locks itself after a
+	// few wrong PINs.
+	exitPIN = 3
 )
 
 // A usageError is a mistake in the command line. It is answered with a hint.
@@ -51,6 +56,9 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 		_, _ = fmt.Fprintf(stderr, "Try \"%s --help\".\n", u.cmd.CommandPath())
 		return exitUsage
 	}
+	if errors.Is(err, app.ErrPIN) {
+		return exitPIN
+	}
 	return exitError
 }
 
@@ -69,7 +77,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd, err} })
 	root.AddCommand(
 		newQuickstart(), newInit(), newServe(), newMigrate(),
-		newConfig(), newCert(), newIssuer(), newAudit(), newVersion(),
+		newConfig(), newKeys(), newCert(), newIssuer(), newAudit(), newVersion(),
 	)
 	return root
 }

@@ -33,7 +33,11 @@ func newServe() *cobra.Command {
 		Long: `Serve until stopped.
 
 SIGTERM and SIGINT end it once the requests under way are answered; a second
-one ends it at once. SIGHUP makes it read the configuration again.`,
+one ends it at once. SIGHUP makes it read the configuration again.
+
+Exit codes: 0 when it was stopped, 1 for an error, 2 for a mistake in the command
+line, 3 when a token refused its PIN. Then it must not be started again before
+somebody has looked: tokens lock themselves.`,
 		Example: `  secsy-pki serve --config /etc/secsy-pki/config.yaml`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,6 +52,7 @@ one ends it at once. SIGHUP makes it read the configuration again.`,
 				Stdout:     cmd.OutOrStdout(),
 				Stderr:     cmd.ErrOrStderr(),
 				Reload:     hangups(cmd.Context()),
+				Prompt:     prompt,
 			})
 		},
 	}
@@ -159,9 +164,6 @@ func absolute(path string) config.Path {
 	return config.Path(abs)
 }
 
-// The kinds of keys that init makes.
-var keyAlgorithms = []string{"ecdsa-p256", "ecdsa-p384", "rsa-2048", "rsa-3072", "rsa-4096", "ed25519"}
-
 // initFlags are what init is told.
 type initFlags struct {
 	dir, organization, host, policy string
@@ -172,6 +174,8 @@ type initFlags struct {
 	rootValidity, issuingValidity   durationFlag
 	passphraseFile, postgresFile    string
 	rootCRL, rootCert               string
+	keysURI, keyPrefix, pinEnv      string
+	storeCertificates               bool
 }
 
 func newInit() *cobra.Command {
@@ -183,10 +187,18 @@ func newInit() *cobra.Command {
 
 The folder must be empty, or not be there yet. Keys are encrypted with the
 passphrase of --passphrase-file; without it, one is made and stored in the
-folder, readable by its owner only.`,
+folder, readable by its owner only.
+
+With --keys, the keys of root and issuing CA are made on an HSM, which they never
+leave, with the labels root and issuing. The passphrase is then for the key of
+the https listener alone. If anything fails, they are destroyed again.`,
 		Example: `  secsy-pki init --organization "Example Org" --external-host pki.example.org
   secsy-pki init --dir /var/lib/secsy-pki --organization "Example Org" --external-host pki.example.org \
     --root-key-algorithm rsa-4096 --passphrase-file /etc/secsy-pki/passphrase
+
+  # Keys on an HSM, by PKCS#11:
+  secsy-pki init --dir /etc/secsy-pki/ca --organization "Example Org" --external-host pki.example.org \
+    --keys 'pkcs11:token=secsy?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/secsy-pki/pin'
 
   # Under the limits of the CA/Browser Forum:
   secsy-pki init --policy public --organization "Example Org" --country DE --external-host pki.example.org \
@@ -209,6 +221,9 @@ folder, readable by its owner only.`,
 				RootCRLURL:          in.rootCRL,
 				RootCertURL:         in.rootCert,
 				Stdout:              cmd.OutOrStdout(),
+				KeyPrefix:           in.keyPrefix,
+				StoreCertificates:   in.storeCertificates,
+				Prompt:              prompt,
 			})
 		},
 	}
@@ -232,7 +247,11 @@ folder, readable by its owner only.`,
 	choices(cmd, "policy", config.PolicyInternal, config.PolicyPublic)
 	choices(cmd, "root-key-algorithm", keyAlgorithms...)
 	choices(cmd, "issuing-key-algorithm", keyAlgorithms...)
-	noFileCompletion(cmd, "organization", "country", "external-host", "listen-http", "listen-https", "listen-operator", "root-validity", "issuing-validity", "root-crl-url", "root-cert-url")
+	f.StringVar(&in.keysURI, "keys", "", "PKCS#11 `URI` of the token to make the keys on (RFC 7512)")
+	f.StringVar(&in.keyPrefix, "key-prefix", "", "`TEXT` before the labels of the keys, where many CAs share a token")
+	f.BoolVar(&in.storeCertificates, "store-certificates", false, "store the certificates beside the keys on the token")
+	pinEnvFlag(cmd, &in.pinEnv)
+	noFileCompletion(cmd, "keys", "key-prefix", "organization", "country", "external-host", "listen-http", "listen-https", "listen-operator", "root-validity", "issuing-validity", "root-crl-url", "root-cert-url")
 	return cmd
 }
 
@@ -251,6 +270,13 @@ func (in *initFlags) config(cmd *cobra.Command) (*config.Config, error) {
 	cfg.RateLimit.Enabled = true
 	if in.policy == config.PolicyPublic {
 		cfg.ACME.CAAIdentities = []config.Domain{config.Domain(in.host)}
+	}
+	if in.keysURI != "" {
+		section, err := tokenOf(cmd, in.keysURI, in.pinEnv)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Keys.PKCS11 = section
 	}
 	if in.passphraseFile != "" {
 		cfg.Keys.Passphrase.File = absolute(in.passphraseFile)
@@ -285,7 +311,21 @@ func (in *initFlags) check(cmd *cobra.Command) error {
 	if err := checkListen(cmd, map[string]string{"listen-http": in.listenHTTP, "listen-https": in.listenHTTPS, "listen-operator": in.listenOperator}); err != nil {
 		return err
 	}
+	if err := in.checkKeys(cmd); err != nil {
+		return err
+	}
 	return in.checkAuthorities(cmd)
+}
+
+// checkKeys looks at what is said of keys on a token.
+func (in *initFlags) checkKeys(cmd *cobra.Command) error {
+	if in.keysURI == "" && (in.keyPrefix != "" || in.pinEnv != "" || in.storeCertificates) {
+		return usagef(cmd, "--key-prefix, --pin-env and --store-certificates go with --keys")
+	}
+	if err := new(config.Name).UnmarshalText([]byte(in.keyPrefix + "issuing")); err != nil {
+		return usagef(cmd, "--key-prefix %q: as the beginning of a label, %w", in.keyPrefix, err)
+	}
+	return nil
 }
 
 // checkAuthorities looks at what is said of root and issuing CA.
