@@ -54,15 +54,18 @@ if [ -n "${HSM_TOKEN_LABEL:-}" ] && [ -n "${HSM_PIN:-}" ]; then
 	step "the server's token"
 	export HSM_PIN
 	srv=(pkcs11-tool --module "${HSM_MODULE:-$soft}" --token-label "$HSM_TOKEN_LABEL" --login --pin env:HSM_PIN)
-	sel=(); [ -n "${HSM_KEY_LABEL:-}" ] && sel+=(--label "$HSM_KEY_LABEL"); [ -n "${HSM_KEY_ID:-}" ] && sel+=(--id "$HSM_KEY_ID")
 	must srvlist "${srv[@]}" --list-objects --type privkey
 	all_stay "$W/srvlist.log"
-	if [ -s "${ISSUER_PEM:-}" ] && [ ${#sel[@]} -gt 0 ]; then
+	# pkcs11-tool signs with the first key that it finds unless it is given an ID
+	id=${HSM_KEY_ID:-}
+	[ -n "$id" ] || id=$(awk -v l="${HSM_KEY_LABEL:-}" '$1 == "label:" { on = ($2 == l) } on && $1 == "ID:" { print $2; exit }' "$W/srvlist.log")
+	[ -n "$id" ] || [ -z "${HSM_KEY_LABEL:-}" ] || fail "$KIT_STEP: no private key labelled $HSM_KEY_LABEL, or none with an ID"
+	if [ -s "${ISSUER_PEM:-}" ] && [ -n "$id" ]; then
 		step "the server's issuing key is the one in its token"
 		# signing with it proves more than reading a public key beside it
 		case $(openssl x509 -in "$ISSUER_PEM" -noout -text | grep -m1 'Public Key Algorithm') in
-			*rsa*) must srvsig "${srv[@]}" --sign --mechanism SHA256-RSA-PKCS "${sel[@]}" --input-file "$W/data" --output-file "$W/srv.sig" ;;
-			*) must srvsig "${srv[@]}" --sign --mechanism ECDSA --signature-format openssl "${sel[@]}" --input-file "$W/digest" --output-file "$W/srv.sig" ;;
+			*rsa*) must srvsig "${srv[@]}" --sign --mechanism SHA256-RSA-PKCS --id "$id" --input-file "$W/data" --output-file "$W/srv.sig" ;;
+			*) must srvsig "${srv[@]}" --sign --mechanism ECDSA --signature-format openssl --id "$id" --input-file "$W/digest" --output-file "$W/srv.sig" ;;
 		esac
 		openssl x509 -in "$ISSUER_PEM" -noout -pubkey >"$W/srv.pub"
 		openssl dgst -sha256 -verify "$W/srv.pub" -signature "$W/srv.sig" "$W/data" >/dev/null || fail "$KIT_STEP: it is another key"
