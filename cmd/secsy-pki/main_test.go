@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -21,15 +22,68 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/admin/client"
 	"github.com/secsy-pki/secsy-pki/config"
+	"github.com/secsy-pki/secsy-pki/pkcs11pool/pkcs11test"
 )
 
+// hsm is where the tests of keys have their tokens.
+var hsm *pkcs11test.HSM
+
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"secsy-pki": main})
+	testscript.Main(withHSM{m}, map[string]func(){"secsy-pki": main})
+}
+
+// withHSM runs tests beside an HSM. The programs that scripts start are this one
+// again, and don't make another.
+type withHSM struct{ *testing.M }
+
+// Run implements testscript.TestingM.
+func (w withHSM) Run() int {
+	dir, err := os.MkdirTemp("", "secsy-hsm")
+	if err == nil {
+		defer func() { _ = os.RemoveAll(dir) }()
+		hsm, err = pkcs11test.New(dir, 0)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return w.M.Run()
 }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	testscript.Run(t, testscript.Params{Dir: "testdata", RequireExplicitExec: true, ContinueOnError: true})
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata", RequireExplicitExec: true, ContinueOnError: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("SOFTHSM2_CONF", hsm.Conf)
+			env.Setenv("MODULE", hsm.Module)
+			env.Setenv("PIN", pkcs11test.PIN)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			// token LABEL makes a token, for programs that start afterwards.
+			"token": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(hsm.Init(args[0]))
+			},
+		},
+	})
+}
+
+func TestARefusedPINHasAnExitCodeOfItsOwn(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{"keys list --keys", "keys check --keys", "init --dir /nowhere/ca --organization O --external-host a.example --keys"} {
+		label := "refused-" + strings.Fields(args)[1]
+		if err := hsm.Init(label); err != nil {
+			t.Fatal(err)
+		}
+		uri := "pkcs11:token=" + label + "?module-path=" + hsm.Module
+		cmd := exec.CommandContext(t.Context(), "secsy-pki", append(strings.Fields(args), uri, "--pin-env", "WRONG")...)
+		cmd.Env = append(os.Environ(), "SOFTHSM2_CONF="+hsm.Conf, "WRONG=4711")
+		out, err := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != exitPIN || bytes.Contains(out, []byte("4711")) {
+			t.Errorf("%s: got %d, %v: %s", args, code, err, out)
+		}
+	}
 }
 
 func TestEveryCommandHasHelpAndExamples(t *testing.T) {
