@@ -54,7 +54,7 @@ func TestAnIssuerWithAnotherKeyIssuesNothing(t *testing.T) {
 		if _, err := others.Generate(t.Context(), catest.KeyLabel, keys.ECDSAP256); err != nil {
 			t.Fatal(err)
 		}
-		late := keys.Later(others, catest.KeyLabel, issuer.Cert.PublicKey)
+		late := keys.Later(others, catest.KeyLabel, issuer.Cert.PublicKey, keys.ErrBusy)
 		if err := late.Find(t.Context()); !errors.Is(err, keys.ErrOtherKey) {
 			t.Fatal(err)
 		}

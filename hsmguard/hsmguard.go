@@ -34,6 +34,9 @@ type Config struct {
 	// for none, and the address. It must return without waiting for anything.
 	// Nil: nobody is told.
 	Rejected func(endpoint, identity string, source netip.Addr)
+	// Hung is told whenever another call hangs, or one that did has returned. It
+	// must return without waiting for anything. Nil: nobody is told.
+	Hung func()
 }
 
 // A Guard lets work through to devices as its gate allows. It is safe for
@@ -42,13 +45,14 @@ type Guard struct {
 	gate     *gate.Gate
 	rejected map[string]*rejections // never changed after New
 	tell     func(endpoint, identity string, source netip.Addr)
+	tellHung func()
 	calls    [gate.Classes]gate.Times
 	hung     atomic.Int64 // seats of calls that hang
 }
 
 // New returns a Guard.
 func New(cfg Config) *Guard {
-	g := &Guard{gate: cfg.Gate, tell: cfg.Rejected, rejected: map[string]*rejections{Background: {}}}
+	g := &Guard{gate: cfg.Gate, tell: cfg.Rejected, tellHung: cfg.Hung, rejected: map[string]*rejections{Background: {}}}
 	for _, e := range cfg.Endpoints {
 		g.rejected[e] = &rejections{}
 	}
@@ -199,16 +203,23 @@ func (g *Guard) giveBack(seat gate.Seat, err error) {
 	case err == nil:
 		seat.Release()
 	case hangs && hung.Returned != nil:
-		g.hung.Add(1)
+		g.countHung(1)
 		go func() { // as many as there are seats at most
 			<-hung.Returned
-			g.hung.Add(-1)
 			seat.Void()
+			g.countHung(-1)
 		}()
 	case hangs, errors.Is(err, keys.ErrBusy):
 		seat.Void()
 	default:
 		seat.Fail()
+	}
+}
+
+func (g *Guard) countHung(n int64) {
+	g.hung.Add(n)
+	if g.tellHung != nil {
+		g.tellHung()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/sha256"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,15 +22,16 @@ type hangable struct {
 	gate  *gate.Gate
 	guard *hsmguard.Guard
 	key   keys.Key
+	told  *atomic.Int64 // how often another number of calls hung
 }
 
 func newHangable(t *testing.T, cfg gate.Config) hangable {
 	t.Helper()
-	h := hangable{Store: keystest.New(), gate: newGate(t, cfg)}
+	h := hangable{Store: keystest.New(), gate: newGate(t, cfg), told: new(atomic.Int64)}
 	if _, err := h.Generate(t.Context(), "k", keys.ECDSAP256); err != nil {
 		t.Fatal(err)
 	}
-	h.guard = hsmguard.New(hsmguard.Config{Gate: h.gate})
+	h.guard = hsmguard.New(hsmguard.Config{Gate: h.gate, Hung: func() { h.told.Add(1) }})
 	h.key = keyOf(t, h.guard.Keys(h.Store))
 	return h
 }
@@ -66,6 +68,9 @@ func TestAHungCallKeepsItsSeatUntilItReturns(t *testing.T) {
 		synctest.Wait()
 		if st := h.gate.Stat(); st.InFlight != 0 || st.Identities != 0 || h.guard.Stat().Hung != 0 {
 			t.Errorf("after their return: %+v, %d hang", st, h.guard.Stat().Hung)
+		}
+		if n := h.told.Load(); n != 2*seats {
+			t.Errorf("told %d times of %d calls that hung and returned", n, seats)
 		}
 		if err := h.sign(t.Context()); err != nil {
 			t.Error(err)

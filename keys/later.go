@@ -23,7 +23,7 @@ type LateKey struct {
 	found  atomic.Pointer[late]
 
 	mu   sync.Mutex // guards last
-	last error      // of Find; nil: not asked yet
+	last error      // of looking for it
 }
 
 // late is what was found: the key, or that it is another one.
@@ -32,10 +32,11 @@ type late struct {
 	err error
 }
 
-// Later returns the key of that label in s, which will be looked for. It must
-// turn out to be the private half of public.
-func Later(s Store, label string, public crypto.PublicKey) *LateKey {
-	return &LateKey{store: s, label: label, public: public}
+// Later returns the key of that label in s, which will be looked for, as it
+// could not be found so far for the reason why. It must turn out to be the
+// private half of public.
+func Later(s Store, label string, public crypto.PublicKey, why error) *LateKey {
+	return &LateKey{store: s, label: label, public: public, last: why}
 }
 
 // Public implements Key.

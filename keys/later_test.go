@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/sha256"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,11 +40,11 @@ func TestALateKeyIsFoundOnceItsDeviceIsBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.Away(9 * time.Second)
-			k := keys.Later(s, "k", made.Public())
+			k := keys.Later(s, "k", made.Public(), errors.New("no token"))
 			if k.Public() != made.Public() {
 				t.Error("it has another public key")
 			}
-			if err := keys.Ready(k); !errors.Is(err, keys.ErrBusy) {
+			if err := keys.Ready(k); !errors.Is(err, keys.ErrBusy) || !strings.Contains(err.Error(), "no token") {
 				t.Errorf("before anybody looked: %v", err)
 			}
 			if err := find(t.Context(), k); !errors.Is(err, keys.ErrBusy) {
@@ -88,7 +89,7 @@ func TestALateKeyThatTurnsOutAnotherIsNeverSignedWith(t *testing.T) {
 	if _, err := s.Generate(t.Context(), "k", keys.ECDSAP256); err != nil {
 		t.Fatal(err)
 	}
-	k := keys.Later(s, "k", wanted.Public())
+	k := keys.Later(s, "k", wanted.Public(), keys.ErrBusy)
 	for name, err := range map[string]error{"finding": k.Find(t.Context()), "signing": signLate(t, k), "ready": keys.Ready(k), "finding again": k.Find(t.Context())} {
 		if !errors.Is(err, keys.ErrOtherKey) || errors.Is(err, keys.ErrBusy) {
 			t.Errorf("%s: %v", name, err)
@@ -111,7 +112,7 @@ func TestALateKeyThatIsMissingMayComeYet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := keys.Later(s, "k", wanted.Public())
+	k := keys.Later(s, "k", wanted.Public(), keys.ErrBusy)
 	if err := k.Find(t.Context()); !errors.Is(err, keys.ErrNotFound) {
 		t.Errorf("finding: %v", err)
 	}
