@@ -24,6 +24,7 @@ type admission struct {
 	budget   *ratelimit.Budget // nil: off
 	gate     *gate.Gate        // before the keys
 	guard    *hsmguard.Guard
+	width    width
 }
 
 // fileSeats are the signatures at once by keys in files, where the processors
@@ -101,17 +102,19 @@ func (a *app) buildAdmission(context.Context) error {
 	if a.gate, err = gate.New(seats(c)); err != nil {
 		return fmt.Errorf("rate_limit.concurrency: %w", err)
 	}
+	a.width.hint, a.width.limits = make(chan struct{}, 1), c
 	a.guard = hsmguard.New(hsmguard.Config{
 		Gate: a.gate, Endpoints: endpoints,
 		Rejected: func(endpoint, identity string, source netip.Addr) {
 			a.recorder.Refused("guard", endpoint, identity, source)
 		},
+		Hung: a.width.changed,
 	})
 	a.reloads = append(a.reloads, func(next *config.Config) error {
 		if err := a.limiter.Reconfigure(limits(next.RateLimit)); err != nil {
 			return fmt.Errorf("rate_limit.%w", err)
 		}
-		return a.gate.Reconfigure(seats(next.RateLimit))
+		return a.width.set(a, next.RateLimit)
 	})
 	return nil
 }

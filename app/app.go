@@ -98,7 +98,7 @@ func newApp(o Options) *app {
 // it opened is closed by close, however far it came.
 func (a *app) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.buildAdmission, a.openKeys, a.openIssuers, a.openStore, a.buildAuthority, a.buildBudget,
+		a.buildAdmission, a.openKeys, a.fitGate, a.openIssuers, a.openStore, a.buildAuthority, a.buildBudget,
 		a.buildStatus, a.buildACME, a.buildAdmin, a.buildCertificate, a.buildFront,
 		a.prepare,
 	} {
@@ -115,13 +115,15 @@ func (a *app) prepare(ctx context.Context) error {
 	if err := a.recover(ctx); err != nil {
 		return err
 	}
-	if a.ocsp != nil {
-		if err := a.ocsp.Prepare(ctx); err != nil {
-			return fmt.Errorf("preparing OCSP: %w", err)
-		}
-	}
+	// Without the device there must be something to serve, which is the CRLs of
+	// before; everything else is made when it is back.
 	if err := a.crl.Prepare(ctx); err != nil {
 		return fmt.Errorf("preparing CRLs: %w", err)
+	}
+	if a.ocsp != nil {
+		if err := a.ocsp.Prepare(ctx); err != nil && !deviceAway(err) {
+			return fmt.Errorf("preparing OCSP: %w", err)
+		}
 	}
 	if a.selfCert != nil {
 		if err := a.selfCert.prepare(ctx); err != nil {
@@ -151,7 +153,7 @@ func (a *app) run(ctx context.Context) error {
 func (a *app) announce() {
 	addrs := a.front.Addresses()
 	at := Addresses{HTTP: addrs[listenHTTP], HTTPS: addrs[listenHTTPS], Operator: addrs[listenOperator]}
-	a.log.Info("limits", "in_force", admissionSummary(a.inForce.RateLimit))
+	a.log.Info("limits", "in_force", admissionSummary(a.inForce.RateLimit, a.gate.Stat().Seats))
 	a.log.Info("serving", "version", a.opts.Version, "http", text(at.HTTP), "https", text(at.HTTPS), "operator", text(at.Operator))
 	if a.opts.Ready != nil {
 		a.opts.Ready(at)

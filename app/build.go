@@ -373,6 +373,7 @@ func proxyFrom(p config.ProxyProtocol) (*front.Prefixes, error) {
 func (a *app) checks() []front.Check {
 	return []front.Check{
 		{Name: "database", Run: a.engine.Ping},
+		{Name: "keys", Run: a.keysReady},
 		{Name: "crl", Run: func(context.Context) error {
 			for _, is := range a.issuers {
 				if c, ok := a.crl.Current(is.ID); !ok || time.Now().After(c.NextUpdate) {

@@ -40,7 +40,11 @@ func (a *app) check(ctx context.Context, list *checklist) {
 		list.add(err)
 		return
 	}
-	list.ok(nil, "%s", admissionSummary(cfg.RateLimit))
+	width := a.gate.Stat().Seats
+	if cfg.Keys.PKCS11.Enabled() && cfg.RateLimit.Concurrency.MaxInFlight == 0 {
+		width = 0 // the tokens know
+	}
+	list.ok(nil, "%s", admissionSummary(cfg.RateLimit, width))
 	if err := a.openKeys(ctx); err != nil {
 		list.add(err)
 	} else {
@@ -87,7 +91,8 @@ func (a *app) checkKeys(ctx context.Context, list *checklist) {
 }
 
 // admissionSummary says what is let in, where a person looks before a start.
-func admissionSummary(c config.RateLimit) string {
+// Seats before the keys are 0 if there will be as many as sessions of the tokens.
+func admissionSummary(c config.RateLimit, seats int) string {
 	if !c.Enabled {
 		return "admission control is off: rate_limit.enabled is false, nobody is refused for asking often"
 	}
@@ -110,10 +115,13 @@ func admissionSummary(c config.RateLimit) string {
 	if q := c.Quotas.ACMEIdentifiers; q.Limit > 0 {
 		parts = append(parts, fmt.Sprintf("%d identifiers of an account in %s", q.Limit, q.Window))
 	}
-	if c.Concurrency.Enabled {
-		parts = append(parts, fmt.Sprintf("%d seats before the keys", seats(c).Seats))
-	} else {
+	switch {
+	case !c.Concurrency.Enabled:
 		parts = append(parts, "no guard before the keys")
+	case seats == 0:
+		parts = append(parts, "as many seats before the keys as their tokens have sessions")
+	default:
+		parts = append(parts, fmt.Sprintf("%d seats before the keys", seats))
 	}
 	if c.Shadow {
 		parts = append(parts, "all tiers in shadow: refusals are counted, not made")

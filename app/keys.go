@@ -45,7 +45,7 @@ func (a *app) openKeys(ctx context.Context) error {
 		return err
 	}
 	a.pool, err = openPool(ctx, &a.cfg.Keys.PKCS11, a.opts.Prompt, pkcs11pool.Config{
-		Lenient: !a.strict, Logger: a.log.With("room", "pkcs11pool"), Registerer: a.registry,
+		Lenient: !a.strict, Logger: a.log.With("room", "pkcs11pool"), Registerer: a.registry, Resized: a.resized,
 	})
 	if err != nil {
 		return err

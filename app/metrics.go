@@ -24,6 +24,7 @@ var (
 
 	descSeats    = desc("hsm_guard_seats", "Signatures that may be under way at once.")
 	descInFlight = desc("hsm_guard_in_flight", "Signatures under way.")
+	descHung     = desc("hsm_guard_hung", "Seats of signatures that the device has not returned from though nobody waits any more.")
 	descQueue    = desc("hsm_guard_queue_depth", "Signatures that wait for a seat.")
 	descGuarded  = desc("hsm_guard_admitted_total", "Signatures that got a seat, by priority class.", "class")
 	descRejected = desc("hsm_guard_rejected_total", "Signatures turned away, by the endpoint that wanted them.", "endpoint", "reason")
@@ -50,7 +51,7 @@ var (
 func (m *admissionMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descAdmitted, descThrottled, descShadowed, descFailed, descSlots, descPressure,
-		descSeats, descInFlight, descQueue, descGuarded, descRejected, descWait, descSign,
+		descSeats, descInFlight, descHung, descQueue, descGuarded, descRejected, descWait, descSign,
 		descGateSeats, descGateInFlight, descGateQueue, descGateAdmitted, descGateRejected, descGateWait,
 		descQuota, descBudgetKnown, descBudgetLimited, descBudgetRefused, descBudgetStore, descBursts, descRecords,
 	} {
@@ -113,6 +114,7 @@ func (o out) guard(a *app) {
 	o.gauge(descInFlight, float64(g.InFlight))
 	o.gauge(descQueue, float64(g.Queued))
 	s := a.guard.Stat()
+	o.gauge(descHung, float64(s.Hung))
 	for c := range g.Class {
 		class := gate.Class(c).String()
 		o.counter(descGuarded, float64(g.Class[c].Admitted), class)

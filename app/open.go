@@ -118,7 +118,7 @@ func (a *app) openIssuer(ctx context.Context, c config.Issuer) (*ca.Issuer, erro
 	if err != nil {
 		return nil, err
 	}
-	key, err := a.keys.Key(ctx, string(c.Key))
+	key, err := a.openIssuerKey(ctx, string(c.Key), cert.PublicKey)
 	if err != nil {
 		return nil, fmt.Errorf("opening key %s: %w", c.Key, err)
 	}

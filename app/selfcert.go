@@ -34,7 +34,10 @@ const (
 	selfKeys     = 16 // keys one after another, of which all but the last were compromised
 	selfCertFile = "https.pem"
 	selfRetry    = time.Minute
-	selfLook     = time.Hour // a clock that is set, or a machine that slept, is noticed by then
+	// selfAway is the pause while the device of the CA is away, which costs
+	// nothing: it is to be noticed soon that it is back.
+	selfAway = 5 * time.Second
+	selfLook = time.Hour // a clock that is set, or a machine that slept, is noticed by then
 )
 
 // buildCertificate decides where the https listener's certificate comes from:
@@ -164,21 +167,38 @@ func (s *selfCert) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errors.New("no https certificate yet")
 }
 
-// prepare loads the certificate, or has one issued.
+// prepare loads the certificate, or has one issued. While the device of the CA
+// is away the one on file has to do, however old; run makes up for that.
 func (s *selfCert) prepare(ctx context.Context) error {
 	key, err := s.key(ctx)
 	if err != nil {
 		return err
 	}
-	c, err := s.load(ctx, key)
-	if err == nil {
+	c, unfit := s.load(ctx, key)
+	if unfit == nil {
 		s.current.Store(c)
 		return nil
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		s.log.InfoContext(ctx, "the https certificate on file is not used", "reason", err)
+	if err = s.renew(ctx, key); err != nil && deviceAway(err) {
+		s.failed()
+		s.makeDo(ctx, c, key, unfit, err)
+		return nil
 	}
-	return s.renew(ctx, key)
+	if !errors.Is(unfit, fs.ErrNotExist) {
+		s.log.InfoContext(ctx, "the https certificate on file is not used", "reason", unfit)
+	}
+	return err
+}
+
+// makeDo shows c, nil for none, though it is unfit, if that is better than
+// nothing. Without any certificate the listener is there and handshakes fail.
+func (s *selfCert) makeDo(ctx context.Context, c *tls.Certificate, key keys.Key, unfit, err error) {
+	if c == nil || c.Leaf == nil || !isOf(c, key) || s.revoked(ctx, c) {
+		s.log.ErrorContext(ctx, "there is no https certificate to be shown until one can be issued", "reason", unfit, "error", err)
+		return
+	}
+	s.current.Store(c)
+	s.log.ErrorContext(ctx, "the https certificate on file is shown until another one can be issued", "reason", unfit, "not_after", c.Leaf.NotAfter, "error", err)
 }
 
 // key returns the first key of ours that may be certified: one that was given
@@ -237,9 +257,8 @@ func (s *selfCert) fits(ctx context.Context, c *tls.Certificate, key keys.Key) e
 		return err
 	}
 	is, ok := s.ca.Issuer(ca.IDOf(issuer))
-	pub, comparable := key.Public().(interface{ Equal(x crypto.PublicKey) bool })
 	switch {
-	case !comparable || !pub.Equal(c.Leaf.PublicKey):
+	case !isOf(c, key):
 		return errors.New("it is for another key")
 	case !ok || !is.Active || !bytes.Equal(is.Cert.Raw, issuer.Raw):
 		return errors.New("its issuer is no longer active")
@@ -251,6 +270,12 @@ func (s *selfCert) fits(ctx context.Context, c *tls.Certificate, key keys.Key) e
 		return errors.New("it was revoked")
 	}
 	return nil
+}
+
+// isOf reports whether c is for key.
+func isOf(c *tls.Certificate, key keys.Key) bool {
+	pub, comparable := key.Public().(interface{ Equal(x crypto.PublicKey) bool })
+	return comparable && pub.Equal(c.Leaf.PublicKey)
 }
 
 // revoked reports whether it is known that c was revoked, by whatever replica.
@@ -324,30 +349,68 @@ func (s *selfCert) save(c *tls.Certificate) error {
 	return replaceFile(s.file, b.Bytes(), 0o644)
 }
 
-// run renews in time, and what was revoked at once, until ctx ends. A failure
-// is tried again, with the old certificate shown meanwhile.
+// run renews in time, and what was revoked or is missing at once, until ctx
+// ends. A failure is tried again, with the old certificate shown meanwhile; of a
+// row of them the first is told.
 func (s *selfCert) run(ctx context.Context) error {
+	failed := false
 	for {
-		c := s.current.Load()
-		due := renewAt(c.Leaf)
-		wait := min(time.Until(due), selfLook) + time.Duration(rand.Int64N(int64(selfRetry)))
-		if !s.pause(ctx, max(wait, time.Second)) {
+		var err error
+		if !s.fine(ctx, s.current.Load()) {
+			err = s.renewWithKey(ctx)
+		}
+		if err != nil && !failed && ctx.Err() == nil {
+			s.log.ErrorContext(ctx, "renewing the https certificate, which is tried until it succeeds", "error", err, "not_after", s.notAfter())
+		}
+		failed = err != nil
+		if !s.pause(ctx, s.untilNext(err)) {
 			return nil
 		}
-		if time.Now().Before(due) && !s.revoked(ctx, c) {
-			continue
-		}
-		key, err := s.key(ctx)
-		if err == nil {
-			err = s.renew(ctx, key)
-		}
-		if err != nil {
-			s.log.ErrorContext(ctx, "renewing the https certificate", "error", err, "not_after", s.current.Load().Leaf.NotAfter)
-			if !s.pause(ctx, selfRetry) {
-				return nil
-			}
-		}
 	}
+}
+
+func (s *selfCert) renewWithKey(ctx context.Context) error {
+	key, err := s.key(ctx)
+	if err == nil {
+		err = s.renew(ctx, key)
+	}
+	if err != nil {
+		s.failed()
+	}
+	return err
+}
+
+// failed counts a failed attempt to renew.
+func (s *selfCert) failed() {
+	if s.failures != nil {
+		s.failures.Inc()
+	}
+}
+
+// fine reports whether c need not be replaced.
+func (s *selfCert) fine(ctx context.Context, c *tls.Certificate) bool {
+	return c != nil && time.Now().Before(renewAt(c.Leaf)) && !s.revoked(ctx, c)
+}
+
+// untilNext is how long to wait after an attempt that came to err, or none. When
+// it is due is left to chance a little, so that replicas mostly take turns.
+func (s *selfCert) untilNext(err error) time.Duration {
+	switch {
+	case err != nil && ca.NeverSigned(err):
+		return selfAway
+	case err != nil:
+		return selfRetry
+	}
+	wait := min(time.Until(renewAt(s.current.Load().Leaf)), selfLook) + time.Duration(rand.Int64N(int64(selfRetry)))
+	return max(wait, time.Second)
+}
+
+// notAfter is when the certificate that is shown ends, zero if there is none.
+func (s *selfCert) notAfter() time.Time {
+	if c := s.current.Load(); c != nil {
+		return c.Leaf.NotAfter
+	}
+	return time.Time{}
 }
 
 // pause waits for d or a revocation, and reports whether to go on.
