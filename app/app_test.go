@@ -21,6 +21,7 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/config"
 	"github.com/secsy-pki/secsy-pki/keys"
+	"github.com/secsy-pki/secsy-pki/pkcs11pool/pkcs11test"
 	"github.com/secsy-pki/secsy-pki/store"
 )
 
@@ -87,14 +88,22 @@ var sampleCA = sync.OnceValues(func() (string, error) {
 	return dir, Init(context.Background(), sampleOptions(dir))
 })
 
-var sampleFolder string // TestMain removes it
+var sampleFolder string // a sweeper removes it
 
-func TestMain(m *testing.M) {
-	code := m.Run()
+// hsm is where tests take tokens from.
+var hsm *pkcs11test.HSM
+
+func TestMain(m *testing.M) { pkcs11test.Main(sweeper{m}, &hsm, 16) }
+
+// A sweeper runs tests and removes the sample.
+type sweeper struct{ *testing.M }
+
+func (s sweeper) Run() int {
+	code := s.M.Run()
 	if sampleFolder != "" {
 		_ = os.RemoveAll(sampleFolder)
 	}
-	os.Exit(code)
+	return code
 }
 
 func sampleOptions(dir string) InitOptions {

@@ -99,16 +99,16 @@ func (h *HSM) Take(tb testing.TB) Token {
 	return Token{Module: h.Module, Label: label}
 }
 
-// Main runs the tests of a package with n tokens in *hsm, as many again for each
+// Main runs the tests of a package, m, with n tokens in *hsm, as many again for each
 // time that they run (-count), and the environment set for SoftHSM in this
 // process and those it starts.
-func Main(m *testing.M, hsm **HSM, n int) {
+func Main(m interface{ Run() int }, hsm **HSM, n int) {
 	flag.Parse()
 	count, _ := strconv.Atoi(flag.Lookup("test.count").Value.String())
 	os.Exit(run(m, hsm, n*max(1, count)))
 }
 
-func run(m *testing.M, hsm **HSM, n int) int {
+func run(m interface{ Run() int }, hsm **HSM, n int) int {
 	dir, err := os.MkdirTemp("", "pkcs11test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
