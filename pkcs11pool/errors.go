@@ -35,7 +35,8 @@ type callError struct {
 }
 
 func (e *callError) Error() string {
-	_, name, _ := strings.Cut(e.code.Error(), ": ") // "pkcs11: 0x30: CKR_DEVICE_ERROR"
+	text := e.code.Error() // "pkcs11: 0x30: CKR_DEVICE_ERROR"
+	name := text[strings.LastIndexByte(text, ' ')+1:]
 	switch {
 	case name != "":
 	case uint(e.code) >= pkcs11.CKR_VENDOR_DEFINED:
@@ -145,6 +146,8 @@ func meaningOf(err error) meaning {
 	switch code, ok := errors.AsType[pkcs11.Error](err); {
 	case err == nil:
 		return meaning{}
+	case errors.Is(err, ErrPIN):
+		return meaning{class: classPIN, idle: true}
 	case ok:
 		if m, known := meanings[code]; known {
 			return m

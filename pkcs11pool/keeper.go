@@ -68,7 +68,7 @@ func (p *Pool) tidy(t *token) (next time.Duration, up bool) {
 	next = p.cfg.IdleTime
 	for t.alive() > p.cfg.MinSessions && len(t.idle) > 0 {
 		s := t.idle[0] // those at the end are lent first
-		if left := p.cfg.IdleTime - (p.now() - s.since); left > 0 {
+		if left := p.cfg.IdleTime - (p.now() - s.last); left > 0 {
 			next = min(next, left)
 			break
 		}
@@ -101,7 +101,7 @@ func (t *token) connect() error {
 			return err
 		}
 		c.slot = at.slot
-		if err := open.run(c); err != nil {
+		if _, err := c.open(); err != nil {
 			return err
 		}
 		return t.login(c, at.info)
@@ -169,6 +169,10 @@ func (t *token) pauseBefore() (pause time.Duration, more bool) {
 		return 0, false
 	case t.state == Refused:
 		pause = mostPause
+	case t.atOnce:
+		t.atOnce = false
+		t.next = time.Now()
+		return 0, true
 	case t.pause > 0: // tokens that went down together need not come back together
 		pause = t.pause - rand.N(t.pause/4)
 	}
@@ -261,7 +265,7 @@ func (t *token) restart(uninitialized bool) {
 	switch {
 	case done:
 		t.reinitialized++
-		t.pause = 0
+		t.atOnce = true
 	case err == nil, errors.Is(err, errInUse), errors.Is(err, errRestartLater): // as before
 	default:
 		t.cause = err

@@ -3,6 +3,7 @@ package pkcs11pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/miekg/pkcs11"
@@ -222,6 +223,9 @@ func (p *Pool) unavailableLocked(j *job) *keys.BusyError {
 			continue
 		}
 		e.Err = t.cause
+		if isHung(e.Err) { // that hung for another; this one's device was not called
+			e.Err = errors.New(e.Err.Error())
+		}
 		if t.state == Down && (soonest.IsZero() || t.next.Before(soonest)) {
 			soonest = t.next
 		}
@@ -256,7 +260,6 @@ func (p *Pool) returnLocked(s *session) {
 		return
 	}
 	p.moveLocked(s, idle)
-	s.since = p.now()
 	t.idle = append(t.idle, s)
 	p.backLocked()
 }
@@ -364,11 +367,10 @@ func (p *Pool) concludeLocked(t *token, fate class, err error, again bool) {
 		if !again { // a job that the device can't do is not the end of the device
 			p.strikeLocked(t, err)
 		}
-	case classToken, classPIN:
+	case classToken:
 		p.downLocked(t, err)
-		if fate == classPIN {
-			t.state = Refused
-		}
+	case classPIN:
+		p.refuseLocked(t, err)
 	case classData, classHandle, classes:
 	}
 }
@@ -394,6 +396,15 @@ func (p *Pool) downLocked(t *token, cause error) {
 	t.nudge()
 }
 
+// refuseLocked takes a token out of use whose PIN must not be tried again.
+func (p *Pool) refuseLocked(t *token, cause error) {
+	if !errors.Is(cause, ErrPIN) {
+		cause = fmt.Errorf("%w: %w", ErrPIN, cause)
+	}
+	p.downLocked(t, cause)
+	t.state = Refused
+}
+
 // shrinkLocked turns those away for whom no token is up any more.
 func (p *Pool) shrinkLocked() {
 	for w := p.queue.first; w != nil; w = w.next {
@@ -417,7 +428,7 @@ func (p *Pool) refuseAllLocked(why reason, err error) {
 func (p *Pool) balanceLocked() {
 	p.growLocked()
 	for _, t := range p.tokens {
-		for t.state == Up && !p.closed && t.alive() < p.cfg.MinSessions && t.open() < t.limit {
+		for t.state == Up && !p.closed && !t.isFirstComing() && t.alive() < p.cfg.MinSessions && t.open() < t.limit {
 			p.openLocked(t)
 		}
 	}
@@ -444,7 +455,7 @@ func (p *Pool) growLocked() {
 func (p *Pool) roomLocked(j *job) *token {
 	var best *token
 	for _, t := range p.tokens {
-		if t.state != Up || p.closed || t.open() >= t.limit || j.rw && t.rw || !t.can(j) {
+		if t.state != Up || p.closed || t.isFirstComing() || t.open() >= t.limit || j.rw && t.rw || !t.can(j) {
 			continue
 		}
 		if best == nil || t.inFlight() < best.inFlight() {
@@ -470,6 +481,7 @@ func (p *Pool) openedSession(s *session, err error) {
 			t.wanting--
 			t.reopened++
 		}
+		t.limit = max(t.limit, t.certain()+1) // there was room for one more than was learnt
 		p.returnLocked(s)
 		p.balanceLocked()
 		t.nudge() // it may be one too many some day
@@ -482,11 +494,14 @@ func (p *Pool) openedSession(s *session, err error) {
 	if t.state != Up || s.conn.epoch != t.epoch.Load() {
 		return
 	}
-	switch m := meaningOf(err); {
-	case m.class == classLimit:
-		p.learnLocked(t, t.alive()+t.count[hung])
-	case m.class >= classToken:
-		t.errors[m.class]++
+	switch c := meaningOf(err).class; c {
+	case classLimit:
+		p.learnLocked(t, t.certain())
+	case classPIN:
+		t.errors[c]++
+		p.refuseLocked(t, err)
+	case classToken:
+		t.errors[c]++
 		p.downLocked(t, err)
 	default: // none of the others is an answer to that
 		t.errors[classSuspect]++

@@ -55,6 +55,7 @@ type session struct {
 	done  chan error // one for each job
 	timer *time.Timer
 	took  time.Duration // by the newest job
+	last  time.Duration // when that ended, in the pool's time
 
 	began atomic.Int64  // when the newest call began, in the pool's time
 	phase atomic.Uint64 // number of the job, and what is with it
@@ -63,7 +64,6 @@ type session struct {
 	// Guarded by the pool's mutex.
 	state    sessionState
 	rw       bool          // lent for a read-write job
-	since    time.Duration // when it became idle
 	returned chan struct{} // closed when a hung call has returned
 }
 
@@ -138,7 +138,8 @@ func (s *session) attempt(j *job) (err error, inTime bool) {
 		err = s.run(j)
 	}
 	if s.phase.CompareAndSwap(phase, phase&^running) {
-		s.took = s.token.pool.now() - began
+		s.last = s.token.pool.now()
+		s.took = s.last - began
 		m.exit()
 		return err, true
 	}
@@ -177,15 +178,31 @@ func (s *session) runReadWrite(j *job) error {
 	return j.run(&s.conn)
 }
 
-// open is the job that opens a further session of a token that is logged in to.
-var open = job{op: "opening a session", run: func(c *conn) (err error) {
-	c.session, err = c.OpenSession(c.slot, pkcs11.CKF_SERIAL_SESSION)
-	return err
+// open is the job that opens a further session of a token. With the last one of
+// before its login has ended, too.
+var open = job{op: "opening a session", run: func(c *conn) error {
+	alone, err := c.open()
+	if err != nil || !alone {
+		return err
+	}
+	info, err := c.GetTokenInfo(c.slot)
+	if err != nil {
+		return err
+	}
+	return c.token.login(c, info)
 }}
+
+// open opens the session at the device, and reports whether it is the only one
+// of the token there.
+func (c *conn) open() (alone bool, err error) {
+	c.session, err = c.OpenSession(c.slot, pkcs11.CKF_SERIAL_SESSION)
+	return err == nil && c.token.there.Add(1) == 1, err
+}
 
 // close closes the session at the device, if it was ever opened.
 func (s *session) close() {
 	if s.conn.session != 0 {
+		s.token.there.Add(-1)
 		_ = s.calls.CloseSession(s.conn.session)
 	}
 }

@@ -30,6 +30,7 @@ type token struct {
 	module  *module
 	pin     []byte
 	latency latencies
+	there   atomic.Int32  // sessions that are open at the device
 	wake    chan struct{} // tells its keeper to look at it
 	first   chan error    // gets what came of the first attempt
 
@@ -52,6 +53,7 @@ type token struct {
 	worked  bool // something has, since it is up
 	everUp  bool
 	pause   time.Duration
+	atOnce  bool      // its module is another, so there is no pause before the next attempt
 	next    time.Time // when it is tried next
 	wanting int       // sessions discarded for a fault and not yet replaced
 
@@ -62,6 +64,15 @@ type token struct {
 
 // alive is how many sessions are lent or can be, now or soon.
 func (t *token) alive() int { return t.count[idle] + t.count[lent] + t.count[opening] }
+
+// certain is how many sessions there are at the device for certain.
+func (t *token) certain() int { return t.count[idle] + t.count[lent] + t.count[hung] }
+
+// isFirstComing reports whether the first session is being opened, which logs in
+// for the others.
+func (t *token) isFirstComing() bool {
+	return t.count[idle]+t.count[lent] == 0 && t.count[opening] > 0
+}
 
 // open is how many sessions there are at the device, as far as is known.
 func (t *token) open() int { return t.alive() + t.count[closing] + t.count[hung] }
