@@ -58,7 +58,12 @@ func (a *app) ask(t *testing.T, listener, method, path, from string) *httptest.R
 // when it matters.
 func TestDashboardAndAlertsAskForMetricsThatExist(t *testing.T) {
 	t.Parallel()
-	a := admitted(t, "")
+	admitted(t, "").monitoredBy(t, "admission-dashboard.json", "admission-alerts.yaml")
+}
+
+// monitoredBy holds files of docs/monitoring against the metrics that there are.
+func (a *app) monitoredBy(t *testing.T, dashboardFile, alerts string) {
+	t.Helper()
 	families, err := a.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -72,9 +77,9 @@ func TestDashboardAndAlertsAskForMetricsThatExist(t *testing.T) {
 			}
 		}
 	}
-	name := regexp.MustCompile(`secsy_[a-z_]+`)
-	by := regexp.MustCompile(`by \(([a-z, ]+)\) \((?:rate|increase)?\(?(secsy_[a-z_]+)`)
-	for _, file := range []string{"admission-dashboard.json", "admission-alerts.yaml"} {
+	name := regexp.MustCompile(`secsy_[a-z0-9_]+`)
+	by := regexp.MustCompile(`by \(([a-z, ]+)\) \((?:rate|increase)?\(?(secsy_[a-z0-9_]+)`)
+	for _, file := range []string{dashboardFile, alerts} {
 		b, err := os.ReadFile(filepath.Join("../docs/monitoring", file))
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +102,7 @@ func TestDashboardAndAlertsAskForMetricsThatExist(t *testing.T) {
 		}
 	}
 	var dashboard any
-	b, _ := os.ReadFile("../docs/monitoring/admission-dashboard.json")
+	b, _ := os.ReadFile(filepath.Join("../docs/monitoring", dashboardFile))
 	if err := json.Unmarshal(b, &dashboard); err != nil {
 		t.Errorf("the dashboard: %v", err)
 	}
