@@ -16,6 +16,7 @@ type calls struct {
 	// Of the session's goroutine only.
 	active bool  // between an Init and its end
 	worst  class // of the errors so far, those that the job has overcome included
+	why    error // the first of them that was so bad
 }
 
 // may reports whether a call can be made now.
@@ -33,12 +34,18 @@ func (c *calls) result(call string, err error) error {
 	}
 	code, ok := errors.AsType[pkcs11.Error](err)
 	if !ok {
-		c.worst = max(c.worst, classSuspect)
+		c.note(classSuspect, err)
 		return err
 	}
 	err = &callError{call: call, code: code}
-	c.worst = max(c.worst, meaningOf(err).class)
+	c.note(meaningOf(err).class, err)
 	return err
+}
+
+func (c *calls) note(is class, err error) {
+	if is > c.worst {
+		c.worst, c.why = is, err
+	}
 }
 
 // do makes a call.

@@ -47,7 +47,8 @@ type TokenConfig struct {
 	Label  string // CKA_LABEL of the token, without padding
 	Serial string // of the token
 	Slot   *uint  // slot ID; not stable with every vendor
-	// PIN is asked once, before the first login. Nil: the token wants no login.
+	// PIN is asked once, before the first login, and what it returns is cleared
+	// when the pool is closed. Nil: the token wants no login.
 	PIN func() ([]byte, error)
 }
 

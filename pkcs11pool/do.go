@@ -22,22 +22,24 @@ func (p *Pool) do(ctx context.Context, j *job) error {
 		err = s.call(j)
 		if err == nil {
 			s.token.latency.observe(j.mechanism, s.took)
-			p.giveBack(s, s.fate(classNone), nil, false)
+			p.giveBack(s, outcome{ok: true, fate: s.fate(classNone), why: s.calls.why}, false)
 			return nil
 		}
 		o := s.outcome(j, err)
-		p.giveBack(s, o.fate, err, a.with(s.token) > 0)
+		p.giveBack(s, o, a.with(s.token) > 0)
 		if err := a.conclude(ctx, j, o); err != nil {
 			return p.counted(err)
 		}
 	}
 }
 
-// An outcome is what an error of a job means.
+// An outcome is what came of a job, and what that means.
 type outcome struct {
+	ok    bool
 	token *token
-	err   error
+	err   error // for its caller
 	fate  class // of the session and the token
+	why   error // of that fate
 	// again says that another session may do better.
 	again bool
 	// done says that the device may have done what must not be done twice.
@@ -46,7 +48,7 @@ type outcome struct {
 
 // outcome judges an error of a job.
 func (s *session) outcome(j *job, err error) outcome {
-	o := outcome{token: s.token, err: s.token.named(j, err), done: true}
+	o := outcome{token: s.token, err: s.token.named(j, err), why: err, done: true}
 	if isHung(err) {
 		return o // and what the session holds is not ours to look at
 	}
@@ -54,7 +56,9 @@ func (s *session) outcome(j *job, err error) outcome {
 		return o
 	}
 	m := meaningOf(err)
-	o.fate = s.fate(m.class)
+	if o.fate = s.fate(m.class); o.fate > m.class && s.calls.why != nil {
+		o.why = s.calls.why
+	}
 	o.done = s.conn.effect && !m.idle
 	o.again = m.class >= classHandle && !errors.Is(err, errPanic)
 	if m.class == classNone {

@@ -181,6 +181,33 @@ func TestTheJobsOwnErrorsAreNotTheDevices(t *testing.T) {
 	})
 }
 
+// What a job overcomes is of no concern to its caller, but of the session's and
+// the token's.
+func TestAnErrorThatIsOvercomeIsNotForgotten(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 1)
+		p := d.pool(t, at("a"))
+		careless := &job{run: func(c *conn) error { _, _ = c.Decrypt(c.session, nil); return nil }}
+		d.fail("C_Decrypt", pkcs11.CKR_ATTRIBUTE_TYPE_INVALID)
+		mustDo(t, p, careless)
+		if n := d.count("C_OpenSession"); n != 1 {
+			t.Errorf("%d sessions for what is none of the session's fault", n)
+		}
+		d.fail("C_Decrypt", pkcs11.CKR_DEVICE_MEMORY)
+		mustDo(t, p, careless)
+		wait(0)
+		if n := d.count("C_OpenSession"); n != 2 {
+			t.Errorf("%d sessions, want another", n)
+		}
+		d.fail("C_Decrypt", pkcs11.CKR_TOKEN_NOT_PRESENT)
+		mustDo(t, p, careless)
+		wait(0)
+		if s := p.Stat().Tokens[0]; s.Recovered != 1 || s.State != Up {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // A stranger who sends ciphertexts that are none must not cost sessions, tokens
 // or tries.
 func TestAFaultOfTheDataCountsForNothing(t *testing.T) {

@@ -19,9 +19,9 @@ var (
 	// errStale says that a session was not used, because its handle may be
 	// another's by now.
 	errStale = errors.New("the session is of the time before the module was initialized anew")
-	// errAbandoned says that a call was not made, because nobody waits for the
-	// work that it is part of.
-	errAbandoned = errors.New("given up after a call that hung")
+	// errAbandoned says that a call was not made: nobody waits for it any more, or
+	// the session is gone.
+	errAbandoned = errors.New("the session is given up")
 	errPanic     = errors.New("panic")
 	// errNonsense says that a call succeeded with what can't be its result.
 	errNonsense = errors.New("the device answered nonsense")
@@ -155,8 +155,10 @@ func meaningOf(err error) meaning {
 		return meaning{class: classSuspect}
 	case errors.Is(err, errStale):
 		return meaning{class: classToken, idle: true}
-	case errors.Is(err, errPanic), errors.Is(err, errNonsense):
+	case errors.Is(err, errNonsense):
 		return meaning{class: classSuspect}
+	case errors.Is(err, errPanic), errors.Is(err, errAbandoned):
+		return meaning{class: classSession}
 	default:
 		return meaning{}
 	}

@@ -31,8 +31,25 @@ func (t *token) keep() {
 	if !t.pool.wait(t.pool.opened) {
 		return
 	}
+	if err == nil {
+		t.introduce()
+	}
 	for t.watch() && t.bringBack() {
 		continue
+	}
+}
+
+// introduce says which token it is.
+func (t *token) introduce() {
+	p := t.pool
+	p.mu.Lock()
+	slot, info, limit := t.slot, t.info, t.limit
+	p.mu.Unlock()
+	p.log.LogAttrs(context.Background(), slog.LevelInfo, "PKCS#11 token in use",
+		slog.String("token", t.name), slog.Uint64("slot", uint64(slot)), slog.String("serial", trim(info.SerialNumber)),
+		slog.String("model", trim(info.Model)), slog.Int("sessions", limit))
+	if info.Flags&pkcs11.CKF_USER_PIN_COUNT_LOW != 0 {
+		p.log.LogAttrs(context.Background(), slog.LevelWarn, "PKCS#11 token has seen a wrong PIN since the last right one", slog.String("token", t.name))
 	}
 }
 

@@ -322,20 +322,20 @@ func (p *Pool) hungLocked(s *session, err error) {
 
 // giveBack takes back a session after a job, and draws the conclusions from how
 // that went. What is said again by a job that has failed before counts for less.
-func (p *Pool) giveBack(s *session, fate class, err error, again bool) {
+func (p *Pool) giveBack(s *session, o outcome, again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.state == hung {
 		return // it is its goroutine's
 	}
 	t := s.token
-	if fate != classNone {
-		t.errors[fate]++
+	if o.fate != classNone {
+		t.errors[o.fate]++
 	}
 	if t.state == Up && s.conn.epoch == t.epoch.Load() {
-		p.concludeLocked(t, fate, err, again)
+		p.concludeLocked(t, o, again)
 	}
-	if fate < classSession {
+	if o.fate < classSession {
 		p.returnLocked(s)
 		return
 	}
@@ -348,30 +348,29 @@ func (p *Pool) giveBack(s *session, fate class, err error, again bool) {
 }
 
 // concludeLocked is what the fate of one session means for its token.
-func (p *Pool) concludeLocked(t *token, fate class, err error, again bool) {
-	switch fate {
-	case classNone:
-		if err == nil {
-			t.strikes, t.worked = 0, true
-		}
+func (p *Pool) concludeLocked(t *token, o outcome, again bool) {
+	if o.ok {
+		t.strikes, t.worked = 0, true
+	}
+	switch o.fate {
 	case classLimit:
 		p.endIdleLocked(t) // whoever wants one that writes needs room for it
 	case classSession:
 		// One that the module does not know any more is seldom the only one:
 		// devices close what was idle for long, and those were so for longer.
-		if isCode(err, pkcs11.CKR_SESSION_HANDLE_INVALID) || isCode(err, pkcs11.CKR_SESSION_CLOSED) {
+		if isCode(o.why, pkcs11.CKR_SESSION_HANDLE_INVALID) || isCode(o.why, pkcs11.CKR_SESSION_CLOSED) {
 			t.wanting += len(t.idle)
 			p.endIdleLocked(t)
 		}
 	case classSuspect:
 		if !again { // a job that the device can't do is not the end of the device
-			p.strikeLocked(t, err)
+			p.strikeLocked(t, o.why)
 		}
 	case classToken:
-		p.downLocked(t, err)
+		p.downLocked(t, o.why)
 	case classPIN:
-		p.refuseLocked(t, err)
-	case classData, classHandle, classes:
+		p.refuseLocked(t, o.why)
+	default: // of no consequence
 	}
 }
 

@@ -482,7 +482,7 @@ func borrowOnce(ctx context.Context, p *Pool, j *job) error {
 	if err != nil {
 		return err
 	}
-	p.giveBack(s, classNone, nil, false)
+	p.giveBack(s, outcome{ok: true}, false)
 	return nil
 }
 

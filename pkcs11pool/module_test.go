@@ -228,7 +228,7 @@ func TestNoHandleOutlivesItsInitialization(t *testing.T) {
 		if err := s.call(sign()); !errors.Is(err, errStale) {
 			t.Errorf("got %v", err)
 		}
-		q.giveBack(s, classToken, errStale, false)
+		q.giveBack(s, outcome{fate: classToken, why: errStale}, false)
 		wait(time.Minute)
 		mustDo(t, q, sign())
 		mustDo(t, p, sign())

@@ -64,6 +64,7 @@ func openWith(ctx context.Context, cfg Config, load func(path string) (*module, 
 	for _, c := range cfg.Tokens {
 		t, err := p.newToken(c, load)
 		if err != nil {
+			p.forgetPINs()
 			return nil, fmt.Errorf("pkcs11pool: token %s: %w", c.Name, err)
 		}
 		p.tokens = append(p.tokens, t)
@@ -349,6 +350,13 @@ func (t *token) leave() error {
 		clear(t.pin)
 	}
 	return errors.Join(errs...)
+}
+
+// forgetPINs is for tokens that were never called.
+func (p *Pool) forgetPINs() {
+	for _, t := range p.tokens {
+		clear(t.pin)
+	}
 }
 
 // busyFor is a *keys.BusyError with that reason.

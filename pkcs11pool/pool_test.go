@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -242,6 +243,36 @@ func TestClosingDoesNotWaitForEver(t *testing.T) {
 		wait(0)
 		if n := d.open(); n != 0 {
 			t.Errorf("%d sessions are left when the call is back", n)
+		}
+	})
+}
+
+func TestClosingUnderLoadLeavesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for i := range 30 {
+			d := newDevice(t, 2)
+			cfg := at("a", "b")
+			cfg.CallTimeout = time.Second
+			p := d.pool(t, cfg)
+			d.on("C_Sign", func(n int) error {
+				time.Sleep(time.Millisecond)
+				if n%7 == 0 {
+					return pkcs11.Error(pkcs11.CKR_DEVICE_REMOVED)
+				}
+				return nil
+			})
+			var all sync.WaitGroup
+			for range 20 {
+				all.Go(func() {
+					for p.Check(t.Context()) != errClosed { //nolint:errorlint // this very one
+						_ = p.do(t.Context(), sign())
+						time.Sleep(time.Millisecond)
+					}
+				})
+			}
+			time.Sleep(time.Duration(i) * 500 * time.Microsecond)
+			d.close(t, p)
+			all.Wait()
 		}
 	})
 }

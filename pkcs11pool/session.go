@@ -124,7 +124,7 @@ var closeJob = job{run: func(*conn) error { return nil }}
 // too long, after which there is nobody left to tell.
 func (s *session) attempt(j *job) (err error, inTime bool) {
 	m := s.token.module
-	s.conn.effect, s.calls.active, s.calls.worst = false, false, classNone
+	s.conn.effect, s.calls.active, s.calls.worst, s.calls.why = false, false, classNone, nil
 	if !m.enter(s.init) {
 		return errStale, true
 	}
