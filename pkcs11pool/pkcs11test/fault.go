@@ -211,11 +211,40 @@ func (f *Fault) Signed() (Signed, error) {
 	return s, nil
 }
 
-// Fault puts a Fault before the module of h, for one test. At its end nothing
-// hangs any more, and the contract of PKCS#11 must not have been broken.
-func (h *HSM) Fault(tb testing.TB) *Fault {
+// maxFaults is how many a process can have, each time that its tests run.
+const maxFaults = 64
+
+// confVariable is where SoftHSM finds its configuration, and faultVariable where
+// the one behind the nth Fault does. It is as long.
+const confVariable = "SOFTHSM2_CONF"
+
+func faultVariable(n int) string { return fmt.Sprintf("SOFTHSM2_%04d", n) }
+
+func (h *HSM) faultDir(n int) string {
+	return filepath.Join(filepath.Dir(h.Conf), fmt.Sprintf("fault-%04d", n))
+}
+
+// setFaultVariables is called before anything else runs: C's getenv may read
+// while nobody changes the environment.
+func (h *HSM) setFaultVariables(count int) error {
+	for n := range maxFaults * count {
+		if err := os.Setenv(faultVariable(n), filepath.Join(h.faultDir(n), "softhsm2.conf")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Fault gives a test a Fault with tokens of its own. At the end of the test
+// nothing hangs any more, and the contract of PKCS#11 must not have been broken.
+//
+// The tokens are in a folder of their own, since SoftHSM guards its files against
+// other processes and not against a second SoftHSM in its own. The variable that
+// leads the one behind this Fault there has another name, which is changed in the
+// copy.
+func (h *HSM) Fault(tb testing.TB, tokens int) (*Fault, []Token) {
 	tb.Helper()
-	f, err := h.fault(tb.TempDir())
+	f, labels, err := h.fault(tokens)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -225,24 +254,62 @@ func (h *HSM) Fault(tb testing.TB) *Fault {
 			tb.Errorf("the contract of PKCS#11 was broken %d times, first by %s", b.Violations, b.Violation)
 		}
 	})
-	return f
+	var of []Token
+	for _, l := range labels {
+		of = append(of, Token{Module: f.Module, Label: l})
+	}
+	return f, of
 }
 
-func (h *HSM) fault(dir string) (*Fault, error) {
+func (h *HSM) fault(tokens int) (*Fault, []string, error) {
+	first, n, err := h.nextFault()
+	if err != nil {
+		return nil, nil, err
+	}
+	own, err := New(h.faultDir(n), tokens)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := first.Again(h.faultDir(n))
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, own.free, f.rename(n)
+}
+
+// nextFault returns the Fault that others are copies of, and the number of the
+// next.
+func (h *HSM) nextFault() (first *Fault, n int, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.first == nil {
-		first, err := os.MkdirTemp(filepath.Dir(h.Conf), "fault-")
-		if err != nil {
-			return nil, err
-		}
-		f, err := MakeFault(first, h.Module)
-		if err != nil {
-			return nil, err
-		}
-		h.first = f
+	if os.Getenv(faultVariable(h.faults)) == "" {
+		return nil, 0, fmt.Errorf("there have been %d faults: raise maxFaults", h.faults)
 	}
-	return h.first.Again(dir)
+	if h.first == nil {
+		dir, err := os.MkdirTemp(filepath.Dir(h.Conf), "first-")
+		if err != nil {
+			return nil, 0, err
+		}
+		if h.first, err = MakeFault(dir, h.Module); err != nil {
+			return nil, 0, err
+		}
+	}
+	h.faults++
+	return h.first, h.faults - 1, nil
+}
+
+// rename has the SoftHSM behind f look for its configuration in another variable.
+func (f *Fault) rename(n int) error {
+	behind := filepath.Join(f.dir, "behind.so")
+	b, err := os.ReadFile(behind)
+	if err != nil {
+		return err
+	}
+	if found := bytes.Count(b, []byte(confVariable+"\x00")); found != 1 {
+		return fmt.Errorf("%s names %s %d times, want once", behind, confVariable, found)
+	}
+	b = bytes.Replace(b, []byte(confVariable+"\x00"), []byte(faultVariable(n)+"\x00"), 1)
+	return os.WriteFile(behind, b, 0o700) //nolint:gosec // a module is loaded
 }
 
 // Script is Play in a test.

@@ -31,7 +31,8 @@ var ecP256 = []byte{0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07}
 
 func open(t *testing.T) *client {
 	t.Helper()
-	return openWith(t, hsm.Fault(t), hsm.Take(t))
+	f, tokens := hsm.Fault(t, 1)
+	return openWith(t, f, tokens[0])
 }
 
 func openWith(t *testing.T, f *pkcs11test.Fault, token pkcs11test.Token) *client {

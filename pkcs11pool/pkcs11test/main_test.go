@@ -26,5 +26,5 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	pkcs11test.Main(m, &hsm, 18)
+	pkcs11test.Main(m, &hsm, 1)
 }

@@ -46,9 +46,10 @@ type HSM struct {
 	Module string
 	Conf   string // for SOFTHSM2_CONF
 
-	mu    sync.Mutex
-	free  []string // guarded by mu
-	first *Fault   // guarded by mu; others are copies of it
+	mu     sync.Mutex
+	free   []string // guarded by mu
+	first  *Fault   // guarded by mu; others are copies of it
+	faults int      // guarded by mu
 }
 
 // New makes an HSM of n tokens labelled token-1 … in dir.
@@ -79,7 +80,7 @@ func New(dir string, n int) (*HSM, error) {
 // Init makes one more token.
 func (h *HSM) Init(label string) error {
 	cmd := exec.Command("softhsm2-util", "--init-token", "--free", "--label", label, "--so-pin", SOPIN, "--pin", PIN)
-	cmd.Env = append(os.Environ(), "SOFTHSM2_CONF="+h.Conf)
+	cmd.Env = append(os.Environ(), confVariable+"="+h.Conf)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("softhsm2-util: %w\n%s", err, out)
 	}
@@ -105,22 +106,26 @@ func (h *HSM) Take(tb testing.TB) Token {
 func Main(m interface{ Run() int }, hsm **HSM, n int) {
 	flag.Parse()
 	count, _ := strconv.Atoi(flag.Lookup("test.count").Value.String())
-	os.Exit(run(m, hsm, n*max(1, count)))
+	os.Exit(run(m, hsm, n, max(1, count)))
 }
 
-func run(m interface{ Run() int }, hsm **HSM, n int) int {
+func run(m interface{ Run() int }, hsm **HSM, n, count int) int {
 	dir, err := os.MkdirTemp("", "pkcs11test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	*hsm, err = New(dir, n)
+	*hsm, err = New(dir, n*count)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	if err := os.Setenv("SOFTHSM2_CONF", (*hsm).Conf); err != nil {
+	if err := os.Setenv(confVariable, (*hsm).Conf); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if err := (*hsm).setFaultVariables(count); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
