@@ -122,7 +122,21 @@ func (c *calls) CloseSession(s pkcs11.SessionHandle) error {
 		return nil
 	}
 	c.s.touch()
-	return c.result("C_CloseSession", c.lib.CloseSession(s))
+	err := c.lib.CloseSession(s)
+	c.s.token.module.closed(s, c.s.token, err)
+	return c.result("C_CloseSession", err)
+}
+
+// closeLeft closes once more what would not close before.
+func (c *calls) closeLeft() error {
+	m := c.s.token.module
+	for _, h := range m.leftOf(c.s.token) {
+		if err := c.may(); err != nil {
+			return err
+		}
+		m.closed(h, c.s.token, c.lib.CloseSession(h))
+	}
+	return nil
 }
 
 func (c *calls) GetSessionInfo(s pkcs11.SessionHandle) (pkcs11.SessionInfo, error) {

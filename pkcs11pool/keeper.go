@@ -58,13 +58,14 @@ func (t *token) introduce() {
 func (t *token) watch() bool {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var left retries
 	for {
 		t.pool.tellSize()
 		next, up := t.pool.tidy(t)
 		if !up {
 			return true
 		}
-		timer.Reset(next)
+		timer.Reset(min(next, t.closeLeft(&left)))
 		select {
 		case <-t.wake:
 		case <-timer.C:
@@ -102,6 +103,35 @@ func (p *Pool) tidy(t *token) (next time.Duration, up bool) {
 	p.balanceLocked()
 	t.nudge() // for the size
 	return next, true
+}
+
+// retries say when something is tried again that was in vain.
+type retries struct {
+	pause time.Duration
+	next  time.Time
+}
+
+// closeLeft has some session close those that would not close before, and returns
+// when to look again.
+func (t *token) closeLeft(r *retries) time.Duration {
+	if len(t.module.leftOf(t)) == 0 {
+		*r = retries{}
+		return mostPause
+	}
+	if left := time.Until(r.next); left > 0 {
+		return left
+	}
+	r.pause = min(max(2*r.pause, leastPause), mostPause)
+	r.next = time.Now().Add(r.pause)
+	p := t.pool
+	p.mu.Lock()
+	s := p.takeLocked(&job{on: func(other *token) bool { return other == t }}, &attempts{})
+	p.mu.Unlock()
+	if s != nil {
+		err := s.call(&job{run: func(*conn) error { return s.calls.closeLeft() }})
+		p.giveBack(s, outcome{ok: err == nil, fate: s.fate(meaningOf(err).class), why: err}, true)
+	}
+	return r.pause
 }
 
 // connect tries once to bring the token up.

@@ -19,6 +19,8 @@ const (
 	mostRestartPause  = time.Minute
 )
 
+const maxLeft = 1024 // sessions that would not close, and are remembered
+
 var (
 	errRestartLater = errors.New("the module was initialized a moment ago")
 	errInUse        = errors.New("the module is in use")
@@ -37,9 +39,11 @@ type module struct {
 	mu      sync.Mutex                        // guards what follows; never held while the module is called
 	users   map[*token]bool                   // those that have not given it up
 	handles map[pkcs11.SessionHandle]*session // whose each is
+	left    map[pkcs11.SessionHandle]*token   // of sessions that nobody has and that would not close
 	refused map[refusedPIN]bool               // for as long as the process lives
 	up      bool                              // initialized
 	ours    bool                              // by us, so finalizing is up to us
+	unsure  bool                              // our C_Initialize failed, and may have worked all the same
 	change  *change                           // under way, or nil
 	begun   time.Time                         // when it was last initialized anew
 	pause   time.Duration                     // after that, until the next time
@@ -76,6 +80,7 @@ func newModule(path string, lib cryptoki) *module {
 		empty:   make(chan struct{}, 1),
 		users:   map[*token]bool{},
 		handles: map[pkcs11.SessionHandle]*session{},
+		left:    map[pkcs11.SessionHandle]*token{},
 		refused: map[refusedPIN]bool{},
 	}
 }
@@ -144,6 +149,7 @@ func (m *module) took(h pkcs11.SessionHandle, s *session) {
 		before.lost.Store(true)
 	}
 	m.handles[h] = s
+	delete(m.left, h)
 }
 
 // gaveUp says that s has no use for a handle any more, and reports whether it
@@ -156,6 +162,42 @@ func (m *module) gaveUp(h pkcs11.SessionHandle, s *session) bool {
 	}
 	delete(m.handles, h)
 	return true
+}
+
+// closed takes in what C_CloseSession said of a session that nobody has any more.
+// One that may still be open is remembered: a device has only so many.
+func (m *module) closed(h pkcs11.SessionHandle, t *token, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case err == nil || saysGone(err):
+		delete(m.left, h)
+	case len(m.left) < maxLeft && m.handles[h] == nil:
+		m.left[h] = t
+	}
+}
+
+// saysGone reports whether an error of C_CloseSession says that there is nothing
+// to be closed.
+func saysGone(err error) bool {
+	code, _ := errors.AsType[pkcs11.Error](err)
+	switch code {
+	case pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_TOKEN_NOT_PRESENT, pkcs11.CKR_DEVICE_REMOVED, pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED:
+		return true
+	}
+	return false
+}
+
+// leftOf are the sessions of t that are to be closed once more.
+func (m *module) leftOf(t *token) (left []pkcs11.SessionHandle) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for h, of := range m.left {
+		if of == t {
+			left = append(left, h)
+		}
+	}
+	return left
 }
 
 // hasRefused reports whether a token has refused that PIN in this process.
@@ -295,13 +337,15 @@ func (c *change) await(wait time.Duration) error {
 func (m *module) initialize() error {
 	err := m.lib.Initialize()
 	already := isCode(err, pkcs11.CKR_CRYPTOKI_ALREADY_INITIALIZED)
-	if err != nil && !already {
-		return named("C_Initialize", err)
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.up, m.ours = true, m.ours || !already
+	if err != nil && !already {
+		m.unsure = true
+		return named("C_Initialize", err)
+	}
+	m.up, m.ours, m.unsure = true, m.ours || m.unsure || !already, false
 	clear(m.handles)
+	clear(m.left)
 	for { // the next initialization is open to all
 		w := m.word.Load()
 		if m.word.CompareAndSwap(w, (w+nextInit)&^shut) {
