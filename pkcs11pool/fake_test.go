@@ -270,6 +270,16 @@ func (d *device) Login(s pkcs11.SessionHandle, _ uint, pin string) error {
 	return err
 }
 
+func (d *device) GetSessionInfo(s pkcs11.SessionHandle) (pkcs11.SessionInfo, error) {
+	err := d.enter("C_GetSessionInfo", s)
+	defer d.leave()
+	info := pkcs11.SessionInfo{State: pkcs11.CKS_RO_PUBLIC_SESSION}
+	if d.loggedIn[d.sessions[s]] {
+		info.State = pkcs11.CKS_RO_USER_FUNCTIONS
+	}
+	return info, err
+}
+
 func (d *device) Logout(s pkcs11.SessionHandle) error {
 	err := d.enter("C_Logout", s)
 	defer d.leave()

@@ -182,8 +182,11 @@ func (s *session) runReadWrite(j *job) error {
 // before its login has ended, too.
 var open = job{op: "opening a session", run: func(c *conn) error {
 	alone, err := c.open()
-	if err != nil || !alone {
+	if err != nil {
 		return err
+	}
+	if !alone {
+		return c.token.stillLoggedIn(c)
 	}
 	info, err := c.GetTokenInfo(c.slot)
 	if err != nil {

@@ -33,6 +33,7 @@ type token struct {
 	there   atomic.Int32  // sessions that are open at the device
 	wake    chan struct{} // tells its keeper to look at it
 	first   chan error    // gets what came of the first attempt
+	private atomic.Bool   // it wants a login, and without one hides its keys
 
 	// Guarded by the pool's mutex.
 	state State
@@ -199,7 +200,8 @@ func list(sites []site) string {
 // login logs in to the token, unless it wants none, or another wrong PIN would
 // lock it, or it has refused this one before.
 func (t *token) login(c *conn, info pkcs11.TokenInfo) error {
-	if info.Flags&pkcs11.CKF_LOGIN_REQUIRED == 0 {
+	t.private.Store(info.Flags&pkcs11.CKF_LOGIN_REQUIRED != 0)
+	if !t.private.Load() {
 		return nil
 	}
 	if t.pin == nil {
@@ -223,6 +225,26 @@ func (t *token) login(c *conn, info pkcs11.TokenInfo) error {
 		return fmt.Errorf("%w: %w: it is not tried again: correct it and start anew", ErrPIN, err)
 	default:
 		return err
+	}
+}
+
+// stillLoggedIn is an error unless a new session may use private keys. A token
+// forgets the login with the last session that is closed, and says nothing but
+// that it has no such keys to the next.
+func (t *token) stillLoggedIn(c *conn) error {
+	if !t.private.Load() {
+		return nil
+	}
+	info, err := c.GetSessionInfo(c.session)
+	switch {
+	case isCode(err, pkcs11.CKR_FUNCTION_NOT_SUPPORTED):
+		return nil
+	case err != nil:
+		return err
+	case info.State != pkcs11.CKS_RO_USER_FUNCTIONS && info.State != pkcs11.CKS_RW_USER_FUNCTIONS:
+		return &callError{call: "C_GetSessionInfo", code: pkcs11.CKR_USER_NOT_LOGGED_IN}
+	default:
+		return nil
 	}
 }
 
