@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -213,14 +214,20 @@ type place struct {
 	asks   bool   // for the PIN, before each use
 	owner  string // the token, by the name that its refused PINs have
 	// why the key can't be used on the token: keys.ErrNotFound, or what is
-	// wrong with it. Then handle means nothing.
-	why error
+	// wrong with it. Then handle means nothing, and it is looked for again.
+	why   error
+	again time.Time
+}
+
+// holds reports whether what is known of a place still holds in an epoch.
+func (at *place) holds(epoch uint64) bool {
+	return at != nil && at.epoch == epoch && (at.why == nil || time.Now().Before(at.again))
 }
 
 // lookUp finds the key of a reference on the token. Its error says that the token
 // did not answer.
 func (p *Pool) lookUp(c *conn, r ref) (*place, error) {
-	at := &place{epoch: c.epoch}
+	at := &place{epoch: c.epoch, again: time.Now().Add(mostPause)}
 	able, err := p.abilities(c)
 	if err != nil {
 		return nil, err

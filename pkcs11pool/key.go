@@ -262,7 +262,7 @@ func keyOf(k keys.Key) *key {
 func (k *key) with(s skill) func(*token) bool {
 	return func(t *token) bool {
 		at := k.places[t].Load()
-		return at == nil || at.epoch != t.epoch.Load() || at.why == nil && at.skills&s != 0
+		return !at.holds(t.epoch.Load()) || at.why == nil && at.skills&s != 0
 	}
 }
 
@@ -286,8 +286,9 @@ func (k *key) Ready() error {
 // at returns where the key is on the token of c, and looks for it if need be.
 func (k *key) at(c *conn) (*place, error) {
 	known := k.places[c.token]
-	if at := known.Load(); at != nil && at.epoch == c.epoch {
-		return at, nil
+	before := known.Load()
+	if before.holds(c.epoch) {
+		return before, nil
 	}
 	at, err := k.pool.lookUp(c, k.ref)
 	if err != nil {
@@ -297,7 +298,7 @@ func (k *key) at(c *conn) (*place, error) {
 		at.why = errors.New("the token has another key of that name")
 	}
 	known.Store(at)
-	if at.why != nil {
+	if at.why != nil && (before == nil || before.why == nil) {
 		k.pool.log.Warn("key can't be used on a token, which is left out for it",
 			slog.String("token", c.token.name), slog.String("key", k.ref.text), slog.Any("err", at.why))
 	}

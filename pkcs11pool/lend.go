@@ -261,6 +261,7 @@ func (p *Pool) returnLocked(s *session) {
 	}
 	p.moveLocked(s, idle)
 	t.idle = append(t.idle, s)
+	p.shrinkLocked() // what the last job has found out may leave others without hope
 	p.backLocked()
 }
 
