@@ -131,6 +131,20 @@ func find(c *conn, template []*pkcs11.Attribute, limit int) (found []pkcs11.Obje
 	}
 }
 
+// findPrivate is find for private keys. A token shows none to a session whose
+// login was lost, as by a restart, and gives no error: that must not be taken for
+// having none.
+func findPrivate(c *conn, template []*pkcs11.Attribute, limit int) ([]pkcs11.ObjectHandle, error) {
+	found, err := find(c, template, limit)
+	if err != nil && !errors.Is(err, errTooMany) {
+		return nil, err
+	}
+	if lost := c.token.stillLoggedIn(c); lost != nil {
+		return nil, lost
+	}
+	return found, err
+}
+
 // attributes reads attributes of an object; those that it has not, or does not
 // show, are missing. A token refuses them all for the sake of one that it does
 // not know, so then they are asked for one by one.
@@ -202,32 +216,32 @@ const (
 	canDecryptRaw // as far as the token's mechanisms tell
 )
 
-// A place is where a key is on a token. It holds for one epoch of the token, as
-// handles do not outlive its sessions.
+// A place is where a key is on a token, for as long as handles mean the same
+// objects there.
 type place struct {
-	epoch  uint64
-	handle pkcs11.ObjectHandle
-	id     []byte
-	label  []byte
-	public crypto.PublicKey
-	skills skill
-	asks   bool   // for the PIN, before each use
-	owner  string // the token, by the name that its refused PINs have
+	objects uint64
+	handle  pkcs11.ObjectHandle
+	id      []byte
+	label   []byte
+	public  crypto.PublicKey
+	skills  skill
+	asks    bool   // for the PIN, before each use
+	owner   string // the token, by the name that its refused PINs have
 	// why the key can't be used on the token: keys.ErrNotFound, or what is
 	// wrong with it. Then handle means nothing, and it is looked for again.
 	why   error
 	again time.Time
 }
 
-// holds reports whether what is known of a place still holds in an epoch.
-func (at *place) holds(epoch uint64) bool {
-	return at != nil && at.epoch == epoch && (at.why == nil || time.Now().Before(at.again))
+// holds reports whether what is known of a place on t still holds.
+func (at *place) holds(t *token) bool {
+	return at != nil && at.objects == t.objects() && (at.why == nil || time.Now().Before(at.again))
 }
 
 // lookUp finds the key of a reference on the token. Its error says that the token
 // did not answer.
 func (p *Pool) lookUp(c *conn, r ref) (*place, error) {
-	at := &place{epoch: c.epoch, again: time.Now().Add(mostPause)}
+	at := &place{objects: c.token.objects(), again: time.Now().Add(mostPause)}
 	able, err := p.abilities(c)
 	if err != nil {
 		return nil, err
@@ -236,7 +250,7 @@ func (p *Pool) lookUp(c *conn, r ref) (*place, error) {
 		at.why = keys.ErrNotFound
 		return at, nil
 	}
-	objects, err := find(c, r.template(), maxMatches)
+	objects, err := findPrivate(c, r.template(), maxMatches)
 	if errors.Is(err, errTooMany) {
 		at.why = fmt.Errorf("more than %d private keys fit", maxMatches)
 		return at, nil

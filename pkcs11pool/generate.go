@@ -159,7 +159,7 @@ func (p *Pool) isVacant(c *conn, m making) (why, err error) {
 		if r.label == "" && len(r.id) == 0 {
 			continue
 		}
-		objects, err := find(c, r.template(), maxMatches)
+		objects, err := findPrivate(c, r.template(), maxMatches)
 		if len(objects) > 0 || errors.Is(err, errTooMany) {
 			return keys.ErrExists, nil
 		}
@@ -263,7 +263,7 @@ func (p *Pool) inspect(c *conn, m making, id []byte, private pkcs11.ObjectHandle
 		return nil, fmt.Errorf("pkcs11pool: token %s made a key that can leave it: sensitive %x, extractable %x, never extractable %x",
 			c.token.name, a[pkcs11.CKA_SENSITIVE], a[pkcs11.CKA_EXTRACTABLE], a[pkcs11.CKA_NEVER_EXTRACTABLE]), nil
 	}
-	same, err := find(c, ref{label: m.ref.label}.template(), maxMatches)
+	same, err := findPrivate(c, ref{label: m.ref.label}.template(), maxMatches)
 	if len(same) > 1 || errors.Is(err, errTooMany) {
 		return nil, errContested, nil
 	}
@@ -451,7 +451,7 @@ var errSeveral = errors.New("several private keys fit: name one by its ID")
 
 // onlyPlace is lookUp for a reference that must name one key.
 func (p *Pool) onlyPlace(c *conn, r ref) (*place, error) {
-	objects, err := find(c, r.template(), maxMatches)
+	objects, err := findPrivate(c, r.template(), maxMatches)
 	if len(objects) > 1 || errors.Is(err, errTooMany) {
 		return &place{why: errSeveral}, nil
 	}
@@ -485,7 +485,7 @@ func (p *Pool) destroy(ctx context.Context, op string, doomed map[*token]*place)
 // can be tried again.
 func destroyAt(c *conn, at *place) error {
 	own := ref{label: string(at.label), id: at.id}
-	private, err := find(c, own.template(), maxMatches)
+	private, err := findPrivate(c, own.template(), maxMatches)
 	if err != nil {
 		return err
 	}

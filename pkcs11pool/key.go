@@ -167,6 +167,9 @@ func (k *key) as(s skill) keys.Key {
 	return k
 }
 
+// errDifferent says that not all tokens have the same key.
+var errDifferent = errors.New("pkcs11pool: tokens have different keys")
+
 // A survey is what the tokens said when they were asked for a key.
 type survey struct {
 	ref    ref
@@ -203,7 +206,7 @@ func (s *survey) add(t *token, at *place, err error) bool {
 func (s *survey) verdict() error {
 	switch {
 	case s.unlike != "":
-		return fmt.Errorf("pkcs11pool: tokens %s and %s have different keys %q", s.owner, s.unlike, s.ref.text)
+		return fmt.Errorf("%w %q: tokens %s and %s", errDifferent, s.ref.text, s.owner, s.unlike)
 	case s.public != nil:
 		return nil
 	case len(s.unfit) > 0:
@@ -262,7 +265,7 @@ func keyOf(k keys.Key) *key {
 func (k *key) with(s skill) func(*token) bool {
 	return func(t *token) bool {
 		at := k.places[t].Load()
-		return !at.holds(t.epoch.Load()) || at.why == nil && at.skills&s != 0
+		return !at.holds(t) || at.why == nil && at.skills&s != 0
 	}
 }
 
@@ -287,7 +290,7 @@ func (k *key) Ready() error {
 func (k *key) at(c *conn) (*place, error) {
 	known := k.places[c.token]
 	before := known.Load()
-	if before.holds(c.epoch) {
+	if before.holds(c.token) {
 		return before, nil
 	}
 	at, err := k.pool.lookUp(c, k.ref)

@@ -362,6 +362,7 @@ func (p *Pool) concludeLocked(t *token, o outcome, again bool) {
 		if isCode(o.why, pkcs11.CKR_SESSION_HANDLE_INVALID) || isCode(o.why, pkcs11.CKR_SESSION_CLOSED) {
 			t.wanting += len(t.idle)
 			p.endIdleLocked(t)
+			t.shaken.Add(1) // it may have been restarted
 		}
 	case classSuspect:
 		if !again { // a job that the device can't do is not the end of the device

@@ -55,7 +55,7 @@ func (p *Pool) List(ctx context.Context) ([]Object, error) {
 func (p *Pool) listToken(ctx context.Context, t *token) (all []Object, err error) {
 	const op = "listing keys"
 	private, err := ask(ctx, p, t, op, func(c *conn) ([]pkcs11.ObjectHandle, error) {
-		return find(c, []*pkcs11.Attribute{
+		return findPrivate(c, []*pkcs11.Attribute{
 			pkcs11.NewAttribute(pkcs11.CKA_CLASS, pkcs11.CKO_PRIVATE_KEY), pkcs11.NewAttribute(pkcs11.CKA_TOKEN, true),
 		}, maxListed)
 	})

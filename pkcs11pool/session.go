@@ -199,7 +199,10 @@ var open = job{op: "opening a session", run: func(c *conn) error {
 // of the token there.
 func (c *conn) open() (alone bool, err error) {
 	c.session, err = c.OpenSession(c.slot, pkcs11.CKF_SERIAL_SESSION)
-	return err == nil && c.token.there.Add(1) == 1, err
+	if alone = err == nil && c.token.there.Add(1) == 1; alone {
+		c.token.shaken.Add(1)
+	}
+	return alone, err
 }
 
 // close closes the session at the device, if it was ever opened.

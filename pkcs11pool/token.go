@@ -31,6 +31,7 @@ type token struct {
 	pin     []byte
 	latency latencies
 	there   atomic.Int32  // sessions that are open at the device
+	shaken  atomic.Uint64 // how often object handles may have come to mean other objects while it was up
 	wake    chan struct{} // tells its keeper to look at it
 	first   chan error    // gets what came of the first attempt
 	private atomic.Bool   // it wants a login, and without one hides its keys
@@ -62,6 +63,9 @@ type token struct {
 	errors                                      [classes]uint64
 	hangs                                       uint64
 }
+
+// objects is what holds for as long as its object handles do.
+func (t *token) objects() uint64 { return t.epoch.Load() + t.shaken.Load() }
 
 // alive is how many sessions are lent or can be, now or soon.
 func (t *token) alive() int { return t.count[idle] + t.count[lent] + t.count[opening] }
