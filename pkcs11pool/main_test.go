@@ -9,4 +9,4 @@ import (
 // hsm is what the tests of this room take tokens from.
 var hsm *pkcs11test.HSM
 
-func TestMain(m *testing.M) { pkcs11test.Main(m, &hsm, 24) }
+func TestMain(m *testing.M) { pkcs11test.Main(m, &hsm, 36) }
