@@ -37,7 +37,7 @@ func (l *lull) room(now time.Time) int {
 func (l *lull) refused(now time.Time, retry time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	wait := max(min(retry, maxBackoff), min(retry<<min(l.busy, 5), maxLull))
+	wait := max(retry, min(retry<<min(l.busy, 5), maxLull))
 	if until := now.Add(wait); until.After(l.until) {
 		l.until = until
 	}
