@@ -234,6 +234,7 @@ func TestAKillDuringAHangLosesNothing(t *testing.T) {
 	u := newSubscriber(t, s)
 	serveChallenges(t, s.http01, u.client)
 	order := u.ready()
+	before := f.Book(t).Signatures
 	f.Script(t, "C_Sign 1 after hang")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -248,6 +249,9 @@ func TestAKillDuringAHangLosesNothing(t *testing.T) {
 		}
 		return err
 	})
+	if n := f.Book(t).Signatures - before; n != 1 {
+		t.Errorf("the device has made %d signatures: want the one that it does not return", n)
+	}
 	if code := s.readyz(t); code != http.StatusOK {
 		t.Errorf("/readyz: HTTP %d for one call that hangs", code)
 	}
