@@ -10,8 +10,9 @@ import (
 // itself, says in errors which one it was, makes none when nobody waits any more,
 // and knows whether an operation of the session is left half done.
 type calls struct {
-	lib cryptoki
-	s   *session
+	lib   cryptoki
+	whole wholeSigner // nil: the module is called by the binding alone
+	s     *session
 
 	// Of the session's goroutine only.
 	active bool  // between an Init and its end

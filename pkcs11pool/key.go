@@ -376,23 +376,37 @@ func (k *key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) (
 }
 
 func (k *key) sign(c *conn, s *scheme) (sig []byte, able bool, err error) {
-	able, err = k.begin(c, s.needs, func(at *place) error {
-		if err := c.SignInit(c.session, s.mechanism, at.handle); err != nil {
-			return err
-		}
-		return authenticate(c, at)
+	var answer []byte
+	var end error // of a signature that was begun
+	able, err = k.begin(c, s.needs, func(at *place) (err error) {
+		answer, err, end = c.sign(at, s)
+		c.effect = err == nil
+		return err
 	})
 	if err != nil || !able {
 		return nil, able, err
 	}
-	c.effect = true
-	answer, err := c.Sign(c.session, s.message)
-	if err != nil {
-		k.ifStale(c, err)
-		return nil, true, err
+	if end != nil {
+		k.ifStale(c, end)
+		return nil, true, end
 	}
 	sig, err = s.finish(answer)
 	return sig, true, err
+}
+
+// sign begins a signature and makes it, in one go if that is possible.
+func (c *conn) sign(at *place, s *scheme) (answer []byte, begin, end error) {
+	if whole, ok := c.cryptoki.(*calls); ok && whole.whole != nil && !at.asks {
+		return whole.SignWhole(c.session, s.mechanism[0], at.handle, s.message, s.size)
+	}
+	if err := c.SignInit(c.session, s.mechanism, at.handle); err != nil {
+		return nil, err, nil
+	}
+	if err := authenticate(c, at); err != nil {
+		return nil, err, nil
+	}
+	answer, end = c.Sign(c.session, s.message)
+	return answer, nil, end
 }
 
 // work has a token do something with the key, and the next if that one finds that

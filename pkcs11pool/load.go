@@ -37,7 +37,8 @@ func load(path string) (*module, error) {
 	if m := loaded.modules[file]; m != nil {
 		return m, nil
 	}
-	if err := loadable(file); err != nil {
+	functions, err := loadable(file)
+	if err != nil {
 		return nil, fmt.Errorf("module %s: %w", path, err)
 	}
 	lib := pkcs11.New(file)
@@ -47,7 +48,7 @@ func load(path string) (*module, error) {
 	if loaded.modules == nil {
 		loaded.modules = map[string]*module{}
 	}
-	m := newModule(path, lib)
+	m := newModule(path, bind(lib, functions))
 	loaded.modules[file] = m
 	return m, nil
 }

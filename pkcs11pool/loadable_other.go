@@ -2,5 +2,7 @@
 
 package pkcs11pool
 
+import "unsafe"
+
 // loadable is left to the binding.
-func loadable(string) error { return nil }
+func loadable(string) (unsafe.Pointer, error) { return nil, nil }

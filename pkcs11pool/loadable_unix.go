@@ -33,23 +33,22 @@ import (
 	"github.com/miekg/pkcs11"
 )
 
-// loadable says why a file is no PKCS#11 module of this machine. The binding
-// would call a function that is not there.
-func loadable(path string) error {
+// loadable returns a module's functions, or says why a file is no PKCS#11 module
+// of this machine. The binding would call a function that is not there.
+func loadable(path string) (functions unsafe.Pointer, err error) {
 	runtime.LockOSThread() // dlerror is of the thread
 	defer runtime.UnlockOSThread()
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
 	var rv C.ulong
-	var functions unsafe.Pointer
 	if wrong := C.loadable(name, &rv, &functions); wrong != nil {
-		return errors.New(strings.TrimPrefix(C.GoString(wrong), path+": "))
+		return nil, errors.New(strings.TrimPrefix(C.GoString(wrong), path+": "))
 	}
 	if rv != pkcs11.CKR_OK {
-		return &callError{call: "C_GetFunctionList", code: pkcs11.Error(rv)}
+		return nil, &callError{call: "C_GetFunctionList", code: pkcs11.Error(rv)}
 	}
 	if functions == nil {
-		return errors.New("C_GetFunctionList gave none")
+		return nil, errors.New("C_GetFunctionList gave none")
 	}
-	return nil
+	return functions, nil
 }

@@ -60,6 +60,7 @@ type scheme struct {
 	label         string // of its mechanism, in metrics
 	mechanism     []*pkcs11.Mechanism
 	message       []byte // a copy: a call that hangs may read it when the caller has long reused its own
+	size          int    // of the device's answer at most
 	deterministic bool
 	needs         skill
 	finish        func(answer []byte) ([]byte, error)
@@ -85,13 +86,13 @@ func schemeFor(pub crypto.PublicKey, digest []byte, opts crypto.SignerOpts) (sch
 		// FIPS 186-5 §6.4.1: the leftmost bits count. Some tokens refuse more.
 		message := bytes.Clone(digest[:min(len(digest), len(order))])
 		return scheme{
-			label: "CKM_ECDSA", mechanism: mechECDSA, message: message, needs: canSign,
+			label: "CKM_ECDSA", mechanism: mechECDSA, message: message, size: 2 * len(order), needs: canSign,
 			finish: func(answer []byte) ([]byte, error) { return ecdsaDER(answer, order) },
 		}, nil
 	case ed25519.PublicKey:
 		message := bytes.Clone(digest)
 		return scheme{
-			label: "CKM_EDDSA", mechanism: mechEdDSA, message: message, needs: canSign, deterministic: true,
+			label: "CKM_EDDSA", mechanism: mechEdDSA, message: message, size: ed25519SignatureBytes, needs: canSign, deterministic: true,
 			finish: func(answer []byte) ([]byte, error) {
 				if len(answer) != ed25519SignatureBytes || !ed25519.Verify(pub, message, answer) {
 					return nil, errWrongSignature
@@ -105,7 +106,7 @@ func schemeFor(pub crypto.PublicKey, digest []byte, opts crypto.SignerOpts) (sch
 		}
 		own := bytes.Clone(digest)
 		return scheme{
-			label: "CKM_RSA_PKCS", mechanism: mechRSA, needs: canSign, deterministic: true,
+			label: "CKM_RSA_PKCS", mechanism: mechRSA, size: pub.Size(), needs: canSign, deterministic: true,
 			message: append(bytes.Clone(h.digestInfo), digest...),
 			finish: func(answer []byte) ([]byte, error) {
 				if rsa.VerifyPKCS1v15(pub, hash, own, answer) != nil {
@@ -135,6 +136,7 @@ func pssScheme(pub *rsa.PublicKey, digest []byte, h hashFunc, opts *rsa.PSSOptio
 		label:     "CKM_RSA_PKCS_PSS",
 		mechanism: []*pkcs11.Mechanism{pkcs11.NewMechanism(pkcs11.CKM_RSA_PKCS_PSS, pkcs11.NewPSSParams(h.mechanism, h.mgf, uint(salt)))},
 		message:   message,
+		size:      pub.Size(),
 		needs:     canSignPSS,
 		finish: func(answer []byte) ([]byte, error) {
 			if rsa.VerifyPSS(pub, opts.Hash, message, answer, check) != nil {

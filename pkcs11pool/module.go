@@ -146,7 +146,7 @@ func (m *module) took(h pkcs11.SessionHandle, s *session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if before := m.handles[h]; before != nil && before != s {
-		before.lost.Store(true)
+		before.halt.Store(1)
 	}
 	m.handles[h] = s
 	delete(m.left, h)

@@ -37,8 +37,8 @@ type conn struct {
 	// epoch changes whenever the token has been away: object handles of another
 	// epoch may mean other objects.
 	epoch uint64
-	// effect is set by the job right before the call that must not happen twice.
-	// An error from before means that the device did nothing.
+	// effect is set by the job once it has come to the call that must not happen
+	// twice. An error from before means that the device did nothing.
 	effect bool
 }
 
@@ -59,7 +59,9 @@ type session struct {
 
 	began atomic.Int64  // when the newest call began, in the pool's time
 	phase atomic.Uint64 // number of the job, and what is with it
-	lost  atomic.Bool   // the module has given its handle to another session
+	// halt is not zero once no call must be made any more: one has taken too long,
+	// or the module has given the handle to another session. C reads it, too.
+	halt atomic.Uint32
 
 	// Guarded by the pool's mutex.
 	state    sessionState
@@ -91,6 +93,7 @@ const (
 func (p *Pool) newSessionLocked(t *token, init uint32) *session {
 	s := &session{token: t, init: init, jobs: make(chan *job, 1), done: make(chan error, 1)}
 	s.calls = calls{lib: t.module.lib, s: s}
+	s.calls.whole, _ = t.module.lib.(wholeSigner)
 	s.conn = conn{cryptoki: &s.calls, token: t, slot: t.slot, epoch: t.epoch.Load()}
 	s.timer = time.AfterFunc(p.cfg.CallTimeout, s.look)
 	t.count[opening]++
@@ -221,7 +224,7 @@ func (s *session) touch() time.Duration {
 }
 
 // abandoned reports whether no call must be made any more.
-func (s *session) abandoned() bool { return s.phase.Load()&overdue != 0 || s.lost.Load() }
+func (s *session) abandoned() bool { return s.halt.Load() != 0 }
 
 // look is called by the timer: has the newest call taken too long?
 func (s *session) look() {
@@ -239,6 +242,7 @@ func (s *session) look() {
 	if !s.phase.CompareAndSwap(phase, phase|overdue) {
 		return
 	}
+	s.halt.Store(1)
 	s.returned = make(chan struct{})
 	err := &keys.HungError{After: p.cfg.CallTimeout, Returned: s.returned}
 	p.hungLocked(s, err)

@@ -1,0 +1,84 @@
+//go:build unix
+
+package pkcs11pool
+
+/*
+typedef unsigned long word;
+
+// The part of a list of functions that is called here. Before the functions are
+// two octets for the version, padded.
+enum { SIGN_INIT = 42, SIGN = 43 };
+struct functions {
+	unsigned char version[2];
+	void *f[68];
+};
+
+struct mechanism {
+	word kind;
+	void *parameter;
+	word length;
+};
+
+// What the last call returned, which one that was, and how long the signature is.
+struct outcome {
+	word rv;
+	word size;
+	enum { BEGIN, HALTED, END } last;
+};
+
+static struct outcome sign_whole(void *functions, unsigned int *halt, word session, word kind, void *parameter, word parameter_length,
+	word key, void *message, word length, void *signature, word size)
+{
+	void **f = ((struct functions *)functions)->f;
+	struct mechanism m = {kind, parameter, parameter_length};
+	struct outcome o = {0, size, BEGIN};
+	o.rv = ((word (*)(word, struct mechanism *, word))f[SIGN_INIT])(session, &m, key);
+	if (o.rv != 0) {
+		return o;
+	}
+	if (__atomic_load_n(halt, __ATOMIC_SEQ_CST) != 0) {
+		o.last = HALTED;
+		return o;
+	}
+	o.last = END;
+	o.rv = ((word (*)(word, void *, word, void *, word *))f[SIGN])(session, message, length, signature, &o.size);
+	return o;
+}
+*/
+import "C"
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/miekg/pkcs11"
+)
+
+// A library is the binding and, for what that is not good at, the module's list
+// of functions.
+type library struct {
+	*pkcs11.Ctx
+	functions unsafe.Pointer
+}
+
+// bind returns what calls a module.
+func bind(lib *pkcs11.Ctx, functions unsafe.Pointer) cryptoki { return library{lib, functions} }
+
+// SignWhole implements wholeSigner.
+func (l library) SignWhole(halt *atomic.Uint32, s pkcs11.SessionHandle, m *pkcs11.Mechanism, key pkcs11.ObjectHandle,
+	message []byte, size int,
+) (signature []byte, begin, end error) {
+	signature = make([]byte, size)
+	o := C.sign_whole(l.functions, (*C.uint)(unsafe.Pointer(halt)), C.word(s),
+		C.word(m.Mechanism), unsafe.Pointer(unsafe.SliceData(m.Parameter)), C.word(len(m.Parameter)), C.word(key),
+		unsafe.Pointer(unsafe.SliceData(message)), C.word(len(message)), unsafe.Pointer(unsafe.SliceData(signature)), C.word(size))
+	switch {
+	case o.last == C.HALTED:
+		return nil, errAbandoned, nil
+	case o.last == C.BEGIN:
+		return nil, pkcs11.Error(o.rv), nil
+	case o.rv != pkcs11.CKR_OK:
+		return nil, nil, pkcs11.Error(o.rv)
+	}
+	return signature[:min(int(o.size), size)], nil, nil
+}
