@@ -234,11 +234,11 @@ func (s *Server) issue(ctx context.Context, o Order, at *place) (err error) {
 			}
 		}
 	}()
-	defer func() { s.noteIssuance(ctx, err) }()
 	_, err = s.ca.Issue(ctx, ca.Request{
 		Profile: o.Profile, CSR: o.CSR, Identifiers: o.Identifiers, NotBefore: o.NotBefore, NotAfter: o.NotAfter,
 		Requester: requester(ctx, actor(o.AccountID)), Renewal: o.Renewal,
 	}, led)
+	s.noteIssuance(ctx, err)
 	if err == nil {
 		s.metrics.order("valid")
 		return nil
