@@ -18,6 +18,8 @@ var (
 	many       = []int{1, 2, 4, 8, 16}
 	poolSize   = 8 // sessions of a token by default
 	requesters = 64
+	// comeBack is when who was refused asks again: far sooner than he was told to.
+	comeBack = 10 * time.Millisecond
 )
 
 // A cell is what several subjects are measured in one after the other.
@@ -202,6 +204,7 @@ func (c *crowd) work(s *series, worker int, gate <-chan struct{}) {
 		case errors.Is(err, keys.ErrBusy):
 			refused++
 			err = nil
+			time.Sleep(comeBack)
 		}
 		if s.latency {
 			took = append(took, time.Since(began))
