@@ -32,9 +32,9 @@ type tokened struct {
 
 func newTokened(t *testing.T) *tokened {
 	t.Helper()
-	p := &tokened{fault: hsm.Fault(t), token: hsm.Take(t), dir: filepath.Join(shortDir(t), "ca")}
+	fault, tokens := hsm.Fault(t, 1)
+	p := &tokened{fault: fault, token: tokens[0], dir: filepath.Join(shortDir(t), "ca")}
 	section := sectionOf(t, p.token)
-	section.Module = config.Path(p.fault.Module)
 	section.CallTimeout = config.Duration(2 * time.Second)
 	o := sampleOptions(p.dir)
 	o.Config.Keys.PKCS11 = section
