@@ -107,7 +107,8 @@ func reasonOf(err error) reason {
 }
 
 // takeLocked takes an idle session: of a token that has not failed at j before
-// one that has, and of the least busy ones of them.
+// one that has, and of the least busy ones of them. A token that is less busy
+// still, for want of sessions, gets one more.
 func (p *Pool) takeLocked(j *job, failed *attempts) *session {
 	var best *token
 	p.turn++
@@ -122,6 +123,9 @@ func (p *Pool) takeLocked(j *job, failed *attempts) *session {
 	}
 	if best == nil {
 		return nil
+	}
+	if t := p.roomLocked(j); len(p.tokens) > 1 && t != nil && len(t.idle) == 0 && t.inFlight() < best.inFlight() {
+		p.openLocked(t)
 	}
 	s := best.idle[len(best.idle)-1]
 	best.idle = best.idle[:len(best.idle)-1]
