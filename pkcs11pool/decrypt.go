@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"time"
 
 	"github.com/miekg/pkcs11"
 )
@@ -134,9 +135,10 @@ func (d decrypter) decryptInit(c *conn, at *place, pad padding) (out deciphered,
 		if !isRefusedMechanism(err) {
 			return out, err
 		}
-		// The token has it, and does not let this key use it.
+		// The token has it, and does not let this key use it: for ever, or just now.
 		other := *at
 		other.skills &^= canDecryptRaw
+		other.doubtful, other.again = true, time.Now().Add(mostPause)
 		d.places[c.token].CompareAndSwap(at, &other)
 	}
 	if pad.mechanism == nil {

@@ -228,14 +228,20 @@ type place struct {
 	asks    bool   // for the PIN, before each use
 	owner   string // the token, by the name that its refused PINs have
 	// why the key can't be used on the token: keys.ErrNotFound, or what is
-	// wrong with it. Then handle means nothing, and it is looked for again.
-	why   error
-	again time.Time
+	// wrong with it. Then handle means nothing.
+	why error
+	// doubtful says that the token has refused something that it should be able
+	// to do.
+	doubtful bool
+	again    time.Time // when it is looked for again, if doubtful or with a why
 }
 
 // holds reports whether what is known of a place on t still holds.
 func (at *place) holds(t *token) bool {
-	return at != nil && at.objects == t.objects() && (at.why == nil || time.Now().Before(at.again))
+	if at == nil || at.objects != t.objects() {
+		return false
+	}
+	return at.why == nil && !at.doubtful || time.Now().Before(at.again)
 }
 
 // lookUp finds the key of a reference on the token. Its error says that the token
