@@ -34,14 +34,14 @@ type Fault struct {
 // MakeFault puts a Fault before the module real, in dir.
 func MakeFault(dir, real string) (*Fault, error) {
 	f := &Fault{Module: filepath.Join(dir, "faultmodule.so"), dir: dir}
-	source, behind := filepath.Join(dir, "faultmodule.c"), filepath.Join(dir, "behind.so")
+	source := filepath.Join(dir, "faultmodule.c")
 	if err := os.WriteFile(source, faultSource, 0o600); err != nil {
 		return nil, err
 	}
 	if out, err := exec.Command("cc", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o", f.Module, source, "-ldl", "-lpthread").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("cc: %w\n%s", err, out)
 	}
-	return f, f.lay(real, behind)
+	return f, f.lay(real, f.Behind())
 }
 
 // Again is another Fault like f, in a folder of its own, without compiling.
@@ -50,7 +50,7 @@ func (f *Fault) Again(dir string) (*Fault, error) {
 	if err := copyFile(f.Module, g.Module); err != nil {
 		return nil, err
 	}
-	return g, g.lay(filepath.Join(f.dir, "behind.so"), filepath.Join(dir, "behind.so"))
+	return g, g.lay(f.Behind(), g.Behind())
 }
 
 func (f *Fault) lay(real, behind string) error {
@@ -300,7 +300,7 @@ func (h *HSM) nextFault() (first *Fault, n int, err error) {
 
 // rename has the SoftHSM behind f look for its configuration in another variable.
 func (f *Fault) rename(n int) error {
-	behind := filepath.Join(f.dir, "behind.so")
+	behind := f.Behind()
 	b, err := os.ReadFile(behind)
 	if err != nil {
 		return err
@@ -311,6 +311,10 @@ func (f *Fault) rename(n int) error {
 	b = bytes.Replace(b, []byte(confVariable+"\x00"), []byte(faultVariable(n)+"\x00"), 1)
 	return os.WriteFile(behind, b, 0o700) //nolint:gosec // a module is loaded
 }
+
+// Behind is the module behind f: the same one, also for what it knows and what
+// it is logged in to, if both are loaded in one process.
+func (f *Fault) Behind() string { return filepath.Join(f.dir, "behind.so") }
 
 // Script is Play in a test.
 func (f *Fault) Script(tb testing.TB, lines ...string) {

@@ -968,8 +968,10 @@ static void come_true(U code, struct session *s, struct token *t)
 		break;
 	case NOT_INITIALIZED:
 		pthread_mutex_lock(&mu);
-		if (state == READY)
+		if (state == READY) {
 			state = LOST;
+			add(&book->finalized, 1);
+		}
 		pthread_mutex_unlock(&mu);
 		for (int i = 0; i < ntoken; i++)
 			lose(&token[i], 1);
