@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -44,6 +45,7 @@ type bench struct {
 
 	cells  []*cell
 	borrow borrow
+	others measure.Sample // percent of the processors that others had in each round
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -84,11 +86,13 @@ func (b *bench) measure(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	for round := range b.rounds {
-		began := time.Now()
+		began, others := time.Now(), measure.AllCPU()-measure.CPU()
 		if err := b.round(ctx, round); err != nil {
 			return err
 		}
-		say("round %d of %d took %.1f s, load average %s", round+1, b.rounds, time.Since(began).Seconds(), measure.Load())
+		took, others := time.Since(began), measure.AllCPU()-measure.CPU()-others
+		b.others = append(b.others, 100*max(0, others.Seconds())/took.Seconds()/float64(runtime.NumCPU()))
+		say("round %d of %d took %.1f s, others had %.0f %% of the processors", round+1, b.rounds, took.Seconds(), b.others[round])
 	}
 	return nil
 }

@@ -81,7 +81,8 @@ func (b *bench) linear(subject string, n int) float64 {
 func (b *bench) report(out io.Writer) error {
 	var text strings.Builder
 	w := &text
-	fmt.Fprintf(w, "\n%s (%s before)\n%s, %d rounds of %v: median (least-most)\n", measure.Host(), b.before, b.device, b.rounds, b.length)
+	fmt.Fprintf(w, "\n%s (%s before); others had %s %% of the processors\n", measure.Host(), b.before, b.others)
+	fmt.Fprintf(w, "%s, %d rounds of %v: median (least-most)\n", b.device, b.rounds, b.length)
 	for _, name := range []string{bareName, lineName, findName, oursName, poolName, cryptoName, pkcs11kName} {
 		fmt.Fprintf(w, "%-26s %s\n", name, subjects[name].what)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -119,4 +120,36 @@ func Load() string {
 		return "unknown"
 	}
 	return first
+}
+
+// AllCPU is the processor time that all that runs on the host has taken so far,
+// and what a hypervisor gave to others meanwhile. It is zero where that is not
+// known.
+func AllCPU() time.Duration {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	return allCPU(string(b))
+}
+
+func allCPU(stat string) time.Duration {
+	const tick = time.Second / 100 // on every architecture that Go runs on
+	line, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return 0
+	}
+	var sum time.Duration
+	for i, f := range fields[1:9] {
+		if i == 3 || i == 4 { // idle, and waiting for a disk
+			continue
+		}
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0
+		}
+		sum += time.Duration(n) * tick
+	}
+	return sum
 }

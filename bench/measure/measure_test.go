@@ -75,3 +75,19 @@ func TestOnlyWorkTakesProcessorTime(t *testing.T) {
 		t.Errorf("waiting took %v of processor time", took)
 	}
 }
+
+func TestTheTimeOfAllIsWhatIsNotIdle(t *testing.T) {
+	t.Parallel()
+	const stat = "cpu  100 10 200 5000 700 30 40 20 7 7\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+	if got, want := allCPU(stat), 4*time.Second; got != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for _, none := range []string{"", "cpu 1 2 3\n", "cpux 1 1 1 1 1 1 1 1\n", "cpu 1 1 x 1 1 1 1 1\n"} {
+		if got := allCPU(none); got != 0 {
+			t.Errorf("%q is %v", none, got)
+		}
+	}
+	if own := CPU(); AllCPU() < own {
+		t.Errorf("all together took less than this process alone: %v", own)
+	}
+}
