@@ -14,9 +14,10 @@ import (
 
 const (
 	leastPause    = 100 * time.Millisecond // between attempts to bring a token back
-	mostPause     = 30 * time.Second
-	logPause      = time.Minute // between log lines about such attempts
-	restartsAfter = 3           // attempts in vain until the module is initialized anew
+	mostPause     = 10 * time.Second
+	beat          = 5 * time.Second // without work, after which a token is asked whether it is still there
+	logPause      = time.Minute     // between log lines about such attempts
+	restartsAfter = 3               // attempts in vain until the module is initialized anew
 )
 
 // keep is the goroutine that brings the token up, closes sessions that nobody
@@ -53,8 +54,9 @@ func (t *token) introduce() {
 	}
 }
 
-// watch looks after the token for as long as it is up. It reports false when the
-// pool is closed.
+// watch looks after the token for as long as it is up. So that it is noticed that
+// it is not, even when nobody wants anything of it, it is asked now and then. It
+// reports false when the pool is closed.
 func (t *token) watch() bool {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -65,7 +67,7 @@ func (t *token) watch() bool {
 		if !up {
 			return true
 		}
-		timer.Reset(min(next, t.closeLeft(&left)))
+		timer.Reset(min(next, t.closeLeft(&left), t.ask()))
 		select {
 		case <-t.wake:
 		case <-timer.C:
@@ -125,7 +127,7 @@ func (t *token) closeLeft(r *retries) time.Duration {
 	r.next = time.Now().Add(r.pause)
 	p := t.pool
 	p.mu.Lock()
-	s := p.takeLocked(&job{on: func(other *token) bool { return other == t }}, &attempts{})
+	s := p.takeLocked(&job{on: t.only}, &attempts{})
 	p.mu.Unlock()
 	if s != nil {
 		err := s.call(&job{run: func(*conn) error { return s.calls.closeLeft() }})
@@ -133,6 +135,40 @@ func (t *token) closeLeft(r *retries) time.Duration {
 	}
 	return r.pause
 }
+
+// ask has an idle session ask the token whether it is still there, if nothing has
+// been done with it for a while, and returns when to look again. What is known of
+// a token by its answer is what a signature would have brought to light.
+func (t *token) ask() time.Duration {
+	p := t.pool
+	p.mu.Lock()
+	if t.state != Up || len(t.idle) == 0 {
+		p.mu.Unlock()
+		return beat
+	}
+	if left := beat - (p.now() - t.idle[len(t.idle)-1].last); left > 0 {
+		p.mu.Unlock()
+		return left
+	}
+	s := p.takeLocked(&job{on: t.only}, &attempts{})
+	p.mu.Unlock()
+	if s == nil {
+		return beat
+	}
+	err := s.call(&job{run: func(c *conn) error {
+		if _, err := c.GetSessionInfo(c.session); err != nil {
+			return err
+		}
+		_, err := c.GetTokenInfo(c.slot)
+		return err
+	}})
+	// That it answers does not mean that it works.
+	p.giveBack(s, outcome{fate: s.fate(meaningOf(err).class), why: err}, false)
+	return beat
+}
+
+// only is for jobs that are for this token and no other.
+func (t *token) only(other *token) bool { return other == t }
 
 // connect tries once to bring the token up.
 func (t *token) connect() error {

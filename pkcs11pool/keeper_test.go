@@ -87,6 +87,47 @@ func TestATokenIsBackWhenItIsThereAgain(t *testing.T) {
 	})
 }
 
+// Nobody wants anything, and that the token is gone is known all the same: whoever
+// asks for readiness is told the truth, and it is looked for.
+func TestATokenThatGoesWhileNobodyCallsIsMissed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 1)
+		p := d.pool(t, at("a"))
+		mustDo(t, p, sign())
+		d.remove(0)
+		wait(beat + time.Second)
+		if err := p.Check(t.Context()); err == nil {
+			t.Error("the token is gone, and Check does not know")
+		}
+		busyWith(t, p.Ready(), unavailable)
+		d.insert(0, aToken(0))
+		wait(mostPause + time.Second)
+		if err := p.Check(t.Context()); err != nil {
+			t.Errorf("the token is back: %v", err)
+		}
+	})
+}
+
+// A token at work is not asked what its work tells.
+func TestATokenAtWorkIsNotAskedWhetherItIsThere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 1)
+		p := d.pool(t, at("a"))
+		asked := d.count("C_GetTokenInfo")
+		for range 20 {
+			mustDo(t, p, sign())
+			wait(beat / 2)
+		}
+		if n := d.count("C_GetTokenInfo") - asked; n != 0 {
+			t.Errorf("asked %d times", n)
+		}
+		wait(10 * beat)
+		if n := d.count("C_GetTokenInfo") - asked; n < 9 || n > 11 {
+			t.Errorf("asked %d times in 10 pauses", n)
+		}
+	})
+}
+
 // To come back takes no caller: nobody asks, and the token is up again.
 func TestALoginThatIsLostIsMadeAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -117,7 +158,7 @@ func TestATokenThatIsUpOnlyToFailIsLeftInPeace(t *testing.T) {
 			_ = p.do(t.Context(), sign())
 			time.Sleep(10 * time.Millisecond)
 		}
-		if n := d.count("C_Login"); n > 40 {
+		if n := d.count("C_Login"); n > 90 {
 			t.Errorf("%d logins in ten minutes", n)
 		}
 		d.fail("", 0)
