@@ -292,6 +292,27 @@ func TestOneJobIsOneStrike(t *testing.T) {
 	})
 }
 
+func TestASecondTryIsOnAnotherToken(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 2)
+		cfg := at("a", "b")
+		cfg.MinSessions = 4
+		p := d.pool(t, cfg)
+		for range 20 {
+			tries := 0
+			mustDo(t, p, &job{run: func(c *conn) error {
+				if tries++; c.token.name == "a" {
+					return &callError{"C_SignInit", pkcs11.CKR_KEY_HANDLE_INVALID}
+				}
+				return nil
+			}})
+			if tries > 2 {
+				t.Errorf("%d tries", tries)
+			}
+		}
+	})
+}
+
 func TestAnotherTokenDoesWhatOneCanNot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := newDevice(t, 2)
@@ -361,6 +382,43 @@ func TestTheLoginIsNotLostWithTheLastSession(t *testing.T) {
 			mustDo(t, p, sign())
 		}
 		if s := p.Stat().Tokens[0]; s.Recovered != 0 || s.Reopened != 10 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// The login comes with the first new session, and no other is asked for a key
+// before.
+func TestNobodyOvertakesTheLogin(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 1)
+		p := d.pool(t, at("a"))
+		d.on("C_Sign", func(n int) error {
+			if n == 1 {
+				return pkcs11.Error(pkcs11.CKR_DEVICE_ERROR)
+			}
+			return nil
+		})
+		_ = p.do(t.Context(), sign())
+		d.mu.Lock()
+		inner := d.hook
+		d.hook = func(call string, n int) error {
+			if call == "C_Login" {
+				time.Sleep(time.Second)
+			}
+			return inner(call, n)
+		}
+		d.mu.Unlock()
+		var all []<-chan error
+		for range 5 {
+			all = append(all, begin(t.Context(), p, sign()))
+		}
+		for _, done := range all {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if s := p.Stat().Tokens[0]; s.Recovered != 0 {
 			t.Errorf("%+v", s)
 		}
 	})

@@ -271,9 +271,11 @@ func TestEveryRefusalOfThePINIsTheLast(t *testing.T) {
 			d.fail("C_Login", code)
 			d.forget(0) // whereupon it is logged in to again
 			_ = p.do(t.Context(), sign())
+			wait(time.Minute)
+			looked := d.count("C_GetSlotList")
 			wait(24 * time.Hour)
-			if n := d.count("C_Login"); n != 2 {
-				t.Errorf("%d logins, want 1 more", n)
+			if n := d.count("C_Login"); n != 2 || d.count("C_GetSlotList") != looked {
+				t.Errorf("%d logins, want 1 more, and looked for it %d times after", n, d.count("C_GetSlotList")-looked)
 			}
 			busyWith(t, p.Ready(), unavailable)
 			if err := p.Check(t.Context()); !errors.Is(err, ErrPIN) || p.Stat().Tokens[0].State != Refused {
@@ -602,6 +604,69 @@ func TestHungCallsAreBounded(t *testing.T) {
 		close(back)
 		wait(time.Minute)
 		mustDo(t, p, sign())
+	})
+}
+
+// A new session may have the handle of one that is gone. So whoever has such a one
+// comes back first.
+func TestATokenIsNotBackBeforeItsSessionsAre(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 1)
+		p := d.pool(t, at("a"))
+		j, let := hold()
+		holding := begin(t.Context(), p, j)
+		lose(t, d, p)
+		d.insert(0, aToken(0))
+		wait(defaultCallTimeout / 2)
+		if s := p.Stat().Tokens[0]; s.State != Down || s.Opening != 0 {
+			t.Errorf("%+v, while a session of before is lent", s)
+		}
+		let()
+		if err := <-holding; err != nil {
+			t.Error(err)
+		}
+		wait(time.Second)
+		mustDo(t, p, sign())
+		if n := d.open(); n != 1 {
+			t.Errorf("%d sessions", n)
+		}
+	})
+}
+
+func TestAHandleThatAnotherTokenHasByNowIsNotUsed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 2)
+		d.reuse = true
+		p := d.pool(t, at("a", "b"))
+		on := func(name string, j *job) *job {
+			j.on = func(t *token) bool { return t.name == name }
+			return j
+		}
+		s, err := p.borrow(t.Context(), on("a", sign()), &attempts{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.forget(0)
+		j, let := hold()
+		holding := begin(t.Context(), p, on("b", j))
+		mustDo(t, p, on("b", sign())) // with a new session, which has the handle
+		before := d.count("C_SignInit")
+		if err := s.call(sign()); !errors.Is(err, errAbandoned) || d.count("C_SignInit") != before {
+			t.Errorf("got %v", err)
+		}
+		p.giveBack(s, outcome{fate: classSession, why: errAbandoned}, false)
+		let()
+		if err := <-holding; err != nil {
+			t.Error(err)
+		}
+		wait(time.Second)
+		if st := p.Stat().Tokens[1]; st.Idle != 2 || st.State != Up {
+			t.Errorf("%+v", st)
+		}
+		mustDo(t, p, on("b", sign()))
+		if d.unknown != 0 {
+			t.Errorf("%d calls with handles that are not there", d.unknown)
+		}
 	})
 }
 

@@ -76,8 +76,8 @@ func TestSessionsAboveTheLeastAreClosedWhenIdleForLong(t *testing.T) {
 			t.Errorf("%d sessions, want 2", n)
 		}
 		wait(2 * defaultIdleTime)
-		if n := d.open(); n != 2 || p.Stat().Tokens[0].Idle != 2 {
-			t.Errorf("%d sessions later, want 2", n)
+		if n := d.open(); n != 2 || p.Stat().Tokens[0].Idle != 2 || d.count("C_OpenSession") != 6 {
+			t.Errorf("%d sessions later, want 2, of %d opened", n, d.count("C_OpenSession"))
 		}
 	})
 }
@@ -216,6 +216,110 @@ func TestASessionThatComesTooLateGoesToTheNext(t *testing.T) {
 	})
 }
 
+func TestASessionThatNobodyWaitsForAnyMoreIsNotLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 1)
+		cfg := at("a")
+		cfg.MaxSessions = 1
+		p := d.pool(t, cfg)
+		j, let := hold()
+		holding := begin(t.Context(), p, j)
+		p.mu.Lock()
+		w, err := p.joinLocked(sign(), nil)
+		p.mu.Unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		let()
+		if err := <-holding; err != nil { // whereupon w has its session
+			t.Error(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		v := p.leaveQueue(ctx, w)
+		busyWith(t, v.err, canceled)
+		mustDo(t, p, sign())
+		if v.session != nil || d.count("C_OpenSession") != 1 {
+			t.Errorf("lent to nobody, or lost: %d sessions", d.count("C_OpenSession"))
+		}
+	})
+}
+
+func TestWhoWaitsForOneTokenIsNotServedByAnother(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 2)
+		cfg := at("a", "b")
+		cfg.MaxSessions = 1
+		p := d.pool(t, cfg)
+		only := func(name string, j *job) *job {
+			j.on = func(t *token) bool { return t.name == name }
+			return j
+		}
+		ja, leta := hold()
+		jb, letb := hold()
+		a, b := begin(t.Context(), p, only("a", ja)), begin(t.Context(), p, only("b", jb))
+		where := ""
+		waiting := begin(t.Context(), p, only("b", &job{run: func(c *conn) error { where = c.token.name; return nil }}))
+		leta()
+		if err := <-a; err != nil || p.Stat().Queued != 1 {
+			t.Errorf("%v, %d wait", err, p.Stat().Queued)
+		}
+		letb()
+		if err := <-waiting; err != nil || where != "b" {
+			t.Errorf("%v on %s", err, where)
+		}
+		if err := <-b; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTheLeastBusyTokenIsAsked(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 2)
+		cfg := at("a", "b")
+		cfg.MinSessions = 4
+		p := d.pool(t, cfg)
+		j, let := hold()
+		j.on = func(t *token) bool { return t.name == "a" }
+		holding := begin(t.Context(), p, j)
+		for range 10 {
+			mustDo(t, p, sign())
+		}
+		if n := p.Stat().Tokens[1].Borrows; n != 10 {
+			t.Errorf("the idle token was asked %d times of 10", n)
+		}
+		let()
+		if err := <-holding; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSessionsForAllWhoWaitAreOpenedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 1)
+		p := d.pool(t, at("a"))
+		d.on("C_OpenSession", func(int) error { time.Sleep(time.Second); return nil })
+		var all []<-chan error
+		var lets []func()
+		for range 6 {
+			j, let := hold()
+			all, lets = append(all, begin(t.Context(), p, j)), append(lets, let)
+		}
+		wait(time.Second)
+		if s := p.Stat().Tokens[0]; s.Busy != 6 || d.count("C_OpenSession") != 6 {
+			t.Errorf("%+v by %d openings", s, d.count("C_OpenSession"))
+		}
+		for i, let := range lets {
+			let()
+			if err := <-all[i]; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 func TestTokensAreUsedEvenly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := newDevice(t, 3)
@@ -332,6 +436,41 @@ func TestASessionTooManyTeachesHowManyThereAre(t *testing.T) {
 	})
 }
 
+// One answer that there is no room is overtaken by another session that there was
+// room for.
+func TestWhatIsLearntTooEarlyIsCorrected(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 1)
+		p := d.pool(t, at("a"))
+		d.on("C_OpenSession", func(n int) error {
+			if n == 3 {
+				return pkcs11.Error(pkcs11.CKR_SESSION_COUNT)
+			}
+			time.Sleep(time.Second)
+			return nil
+		})
+		var all []<-chan error
+		var lets []func()
+		for range 3 {
+			j, let := hold()
+			all, lets = append(all, begin(t.Context(), p, j)), append(lets, let)
+		}
+		if n := p.Capacity(); n != 1 {
+			t.Errorf("capacity %d, want the one that is there", n)
+		}
+		wait(time.Second)
+		if n := p.Capacity(); n != 2 {
+			t.Errorf("capacity %d, want 2", n)
+		}
+		for i, let := range lets {
+			let()
+			if err := <-all[i]; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // write is a job that changes something.
 func write() *job {
 	return &job{op: "writing", rw: true, run: func(c *conn) error {
@@ -376,6 +515,30 @@ func TestWhatChangesSomethingHasASessionOfItsOwn(t *testing.T) {
 		}
 		if most != 1 {
 			t.Errorf("%d wrote at a time", most)
+		}
+	})
+}
+
+func TestTwoDoNotWriteThoughSessionsAreIdle(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 1)
+		cfg := at("a")
+		cfg.MinSessions = 4
+		p := d.pool(t, cfg)
+		d.on("C_CreateObject", func(int) error { time.Sleep(time.Second); return nil })
+		began := time.Now()
+		one, two := begin(t.Context(), p, write()), begin(t.Context(), p, write())
+		mustDo(t, p, sign()) // who only reads need not wait
+		if took := time.Since(began); took != 0 {
+			t.Errorf("a reader has waited for %v", took)
+		}
+		for _, done := range []<-chan error{one, two} {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("both took %v", took)
 		}
 	})
 }

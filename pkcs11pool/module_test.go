@@ -225,6 +225,9 @@ func TestNoHandleOutlivesItsInitialization(t *testing.T) {
 		busyWith(t, p.do(t.Context(), sign()), unavailable)
 		wait(time.Minute)
 		mustDo(t, p, sign())
+		if st := q.Stat().Tokens[0]; st.State != Down { // it waits for the session of before
+			t.Errorf("%+v: not told", st)
+		}
 		if err := s.call(sign()); !errors.Is(err, errStale) {
 			t.Errorf("got %v", err)
 		}

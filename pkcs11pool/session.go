@@ -224,7 +224,7 @@ func (s *session) touch() time.Duration {
 }
 
 // abandoned reports whether no call must be made any more.
-func (s *session) abandoned() bool { return s.halt.Load() != 0 }
+func (s *session) abandoned() bool { return s.halt.Load() != 0 || s.phase.Load()&overdue != 0 }
 
 // look is called by the timer: has the newest call taken too long?
 func (s *session) look() {
