@@ -26,6 +26,7 @@ var (
 	// errNonsense says that a call succeeded with what can't be its result.
 	errNonsense = errors.New("the device answered nonsense")
 	errNoToken  = errors.New("no such token")
+	errKeyLost  = errors.New("the token has not the key any more that it had")
 )
 
 // A callError is what one call of the device returned.
@@ -153,7 +154,7 @@ func meaningOf(err error) meaning {
 			return m
 		}
 		return meaning{class: classSuspect}
-	case errors.Is(err, errStale):
+	case errors.Is(err, errStale), errors.Is(err, errKeyLost):
 		return meaning{class: classToken, idle: true}
 	case errors.Is(err, errNonsense):
 		return meaning{class: classSuspect}

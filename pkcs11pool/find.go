@@ -244,6 +244,9 @@ func (at *place) holds(t *token) bool {
 	return at.why == nil && !at.doubtful || time.Now().Before(at.again)
 }
 
+// had reports whether the token has had the key, as far as is known.
+func (at *place) had() bool { return at != nil && at.why == nil }
+
 // lookUp finds the key of a reference on the token. Its error says that the token
 // did not answer.
 func (p *Pool) lookUp(c *conn, r ref) (*place, error) {

@@ -187,7 +187,10 @@ func (t *token) connect() error {
 		if _, err := c.open(); err != nil {
 			return err
 		}
-		return t.login(c, at.info)
+		if err := t.login(c, at.info); err != nil {
+			return err
+		}
+		return t.checkKeys(c)
 	}})
 	if err != nil {
 		p.drop(s, err)

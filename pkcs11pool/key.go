@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/miekg/pkcs11"
 
@@ -64,6 +65,17 @@ func (r *ring) forget(pub crypto.PublicKey) {
 			delete(r.keys, ref)
 		}
 	}
+}
+
+// all returns the keys that are remembered.
+func (r *ring) all() []*key {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]*key, 0, len(r.keys))
+	for _, k := range r.keys {
+		all = append(all, keyOf(k))
+	}
+	return all
 }
 
 func (r *ring) abilitiesOf(t *token) *abilities {
@@ -297,6 +309,9 @@ func (k *key) at(c *conn) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
+	if errors.Is(at.why, keys.ErrNotFound) && before.had() {
+		return nil, fmt.Errorf("%w: %q", errKeyLost, k.ref.text)
+	}
 	if at.why == nil && !samePublic(at.public, k.public) {
 		at.why = errors.New("the token has another key of that name")
 	}
@@ -327,13 +342,50 @@ func (k *key) begin(c *conn, needs skill, start func(*place) error) (bool, error
 	}
 }
 
-// ifStale forgets where the key is if an error says that it is not there.
+// checkKeys is an error if the token has lost all keys that it has had. That is
+// no way to lose keys: a directory is not mounted, a partition not activated, a
+// library has not noticed that its device is another now. One that is gone while
+// others are there was destroyed by somebody, and is left out.
+func (t *token) checkKeys(c *conn) error {
+	const most = 16 // are enough to tell
+	var gone []*key
+	had := 0
+	for _, k := range t.pool.ring.all() {
+		if !k.places[t].Load().had() || had == most {
+			continue
+		}
+		had++
+		found, err := findPrivate(c, k.ref.template(), maxMatches)
+		switch {
+		case errors.Is(err, errTooMany):
+		case err != nil:
+			return err
+		case len(found) == 0:
+			gone = append(gone, k)
+		}
+	}
+	if had > 0 && len(gone) == had {
+		return fmt.Errorf("%w: %q", errKeyLost, gone[0].ref.text)
+	}
+	for _, k := range gone {
+		k.places[t].Store(&place{objects: t.objects(), again: time.Now().Add(mostPause), why: keys.ErrNotFound})
+		t.pool.log.Warn("token has not the key any more and is left out for it", slog.String("token", t.name), slog.String("key", k.ref.text))
+	}
+	return nil
+}
+
+// ifStale doubts where the key is if an error says that it is not there.
 func (k *key) ifStale(c *conn, err error) bool {
 	code, ok := errors.AsType[pkcs11.Error](err)
 	if !ok || code != pkcs11.CKR_KEY_HANDLE_INVALID && code != pkcs11.CKR_OBJECT_HANDLE_INVALID {
 		return false
 	}
-	k.places[c.token].Store(nil)
+	known := k.places[c.token]
+	if at := known.Load(); at != nil {
+		doubted := *at
+		doubted.doubtful, doubted.again = true, time.Time{}
+		known.CompareAndSwap(at, &doubted)
+	}
 	return true
 }
 

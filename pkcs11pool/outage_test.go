@@ -9,6 +9,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -74,6 +76,69 @@ func TestLossesOfEveryKindHeal(t *testing.T) {
 			o := r.judge(line)
 			t.Logf("%-38s recovered in %v: %+v", line, took.Round(time.Millisecond), o)
 		}
+	}
+}
+
+// TestATokenThatLosesItsKeysIsDownUntilTheyAreBack takes the files of a token away
+// while it is in use. The module goes on as if nothing was, without any keys, also
+// when they are back: only one that begins anew finds them.
+func TestATokenThatLosesItsKeysIsDownUntilTheyAreBack(t *testing.T) {
+	t.Parallel()
+	p, fault := behindFaults(t, 1)
+	k := mustGenerate(t, p, "k", keys.ECDSAP256)
+	tokens := filepath.Join(filepath.Dir(fault.Module), "tokens")
+	if err := os.Rename(tokens, tokens+".away"); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 { // while the device says that its keys are not there, or that it failed
+		if err := signs(t.Context(), k, crypto.SHA256); err == nil {
+			t.Fatal("signed without a key")
+		}
+	}
+	if err := p.Check(t.Context()); err == nil {
+		t.Error("the token has no keys, and Check does not know")
+	}
+	if err := keys.Ready(k); !errors.Is(err, keys.ErrBusy) {
+		t.Errorf("Ready: %v, want a *keys.BusyError", err)
+	}
+	if err := os.Rename(tokens+".away", tokens); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.After(time.Minute)
+	for p.Check(t.Context()) != nil {
+		select {
+		case <-deadline:
+			t.Fatalf("the keys are back: %v", p.Check(t.Context()))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if err := signs(t.Context(), k, crypto.SHA256); err != nil {
+		t.Errorf("after the token has come back: %v", err)
+	}
+}
+
+// One key that somebody destroyed is no reason to do without the others.
+func TestAKeyThatIsDestroyedElsewhereIsLeftOut(t *testing.T) {
+	t.Parallel()
+	token := hsm.Take(t)
+	p := openPool(t, Config{}, token)
+	lost, kept := mustGenerate(t, p, "lost", keys.ECDSAP256), mustGenerate(t, p, "kept", keys.ECDSAP256)
+	if err := openPool(t, Config{}, token).Destroy(t.Context(), "lost"); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.After(time.Minute)
+	for signs(t.Context(), kept, crypto.SHA256) != nil || keys.Ready(lost) == nil {
+		if err := signs(t.Context(), lost, crypto.SHA256); !errors.Is(err, keys.ErrBusy) {
+			t.Fatalf("signing with a key that is gone: %v", err)
+		}
+		select {
+		case <-deadline:
+			t.Fatal("the other key can't be used any more, or the lost one is not missed")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if err := p.Check(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
