@@ -226,6 +226,24 @@ func TestNobodyWaitsForASessionThatCanNotBeOpened(t *testing.T) {
 	}
 }
 
+func TestNobodyWaitsLongForASessionWhoseOpeningHangs(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 1)
+		p := d.pool(t, at("a"))
+		d.forget(0)
+		back := make(chan struct{})
+		d.on("C_OpenSession", func(int) error { <-back; return nil })
+		began := time.Now()
+		busyWith(t, p.do(t.Context(), sign()), unavailable)
+		if took := time.Since(began); took != defaultCallTimeout {
+			t.Errorf("told after %v", took)
+		}
+		close(back)
+		wait(time.Minute)
+		mustDo(t, p, sign())
+	})
+}
+
 func bubble1(t *testing.T, code uint, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(pkcs11.Error(code).Error(), func(t *testing.T) { bubble(t, f) })
