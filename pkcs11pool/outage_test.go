@@ -446,23 +446,6 @@ func TestASessionThatWouldNotCloseIsClosedLater(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForATokenThatTurnsOutNotToHaveTheKey has a token hide its key
-// from those who were promised a session.
-func TestNobodyWaitsForATokenThatTurnsOutNotToHaveTheKey(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, keys.ECDSAP256, 1, func(c *Config) { c.MaxSessions = 2 })
-	// It lies about its login, so that the key is not to be seen.
-	r.fault.Script(t, "token reset", "C_GetSessionInfo * return 0x54", "C_Login * return 0x100", "C_FindObjects * delay 20ms")
-	began := time.Now()
-	r.load(4)
-	if took := time.Since(began); took > rigPatience {
-		t.Errorf("they waited for %v", took)
-	}
-	if o := r.judge("the key is hidden"); o.busy == 0 || o.unknown > 0 {
-		t.Errorf("%+v", o)
-	}
-}
-
 // TestDecryptingUnderFaultsIsRightOrAnError returns each code from the calls of
 // a decryption.
 func TestDecryptingUnderFaultsIsRightOrAnError(t *testing.T) {
