@@ -91,8 +91,13 @@ func openPool(ctx context.Context, c *config.PKCS11, ask Prompt, base pkcs11pool
 	base.MinSessions, base.MaxSessions, base.IdleTime = c.Sessions.Min, c.Sessions.Max, c.Sessions.Idle.Std()
 	base.CallTimeout, base.MaxHung = c.CallTimeout.Std(), c.MaxHung
 	p, err := pkcs11pool.Open(ctx, base)
-	if err != nil {
-		return nil, fmt.Errorf("keys.pkcs11: %w", err)
+	switch {
+	case errors.Is(err, ErrPIN):
+		return nil, fmt.Errorf("keys.pkcs11.pin, or that of the token: %w", err)
+	case errors.Is(err, pkcs11pool.ErrModule):
+		return nil, fmt.Errorf("keys.pkcs11.module, or that of the token: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("keys.pkcs11.tokens: %w", err)
 	}
 	return p, nil
 }

@@ -217,7 +217,7 @@ func TestACheckWantsEveryToken(t *testing.T) {
 		t.Errorf("one of two tokens is not there: %v", err)
 	}
 	cfg.Keys.PKCS11.Tokens = cfg.Keys.PKCS11.Tokens[1:]
-	if err := Check(t.Context(), cfg, nil, io.Discard); err == nil || !strings.HasPrefix(err.Error(), "keys.pkcs11: ") || strings.Contains(err.Error(), "issuers[0]") {
+	if err := Check(t.Context(), cfg, nil, io.Discard); err == nil || !strings.HasPrefix(err.Error(), "keys.pkcs11.") || strings.Contains(err.Error(), "issuers[0]") {
 		t.Errorf("no token is there: %v", err)
 	}
 }

@@ -15,6 +15,9 @@ var (
 	// would lock it. It is not tried again.
 	ErrPIN = errors.New("pkcs11pool: the token does not accept the PIN")
 
+	// ErrModule says that a file is no PKCS#11 module that can be used here.
+	ErrModule = errors.New("no PKCS#11 module")
+
 	errClosed = errors.New("pkcs11pool: the pool is closed")
 	// errStale says that a session was not used, because its handle may be
 	// another's by now.

@@ -1,9 +1,11 @@
 package pkcs11pool
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -296,6 +298,29 @@ func TestAFileThatIsNoModuleIsRefusedInWords(t *testing.T) {
 	if err := os.WriteFile(text, []byte("not a library"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	cut := filepath.Join(dir, "cut.so")
+	b, err := os.ReadFile(hsm.Module)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cut, b[:5000], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bare := filepath.Join(dir, "bare.so") // cut off, too, and without section headers, which are at the end
+	sectionless := bytes.Clone(b[:5000])
+	clear(sectionless[0x28:0x30])
+	clear(sectionless[0x3C:0x40])
+	if err := os.WriteFile(bare, sectionless, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	foreign := filepath.Join(dir, "foreign.so")
+	b[18], b[19] = 0xB7, 0 // e_machine: AArch64
+	if runtime.GOARCH == "arm64" {
+		b[18] = 0x3E
+	}
+	if err := os.WriteFile(foreign, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	libc, _ := filepath.Glob("/lib/*/libm.so.6")
 	if len(libc) == 0 {
 		t.Fatal("no library to try")
@@ -303,7 +328,10 @@ func TestAFileThatIsNoModuleIsRefusedInWords(t *testing.T) {
 	for path, want := range map[string]string{
 		filepath.Join(dir, "none.so"): "no such file",
 		dir:                           "not a file",
-		text:                          "file too short",
+		text:                          "no shared library",
+		cut:                           "cut off",
+		bare:                          "cut off",
+		foreign:                       "for another machine",
 		libc[0]:                       "undefined symbol: C_GetFunctionList",
 	} {
 		cfg := at("a")
@@ -313,7 +341,7 @@ func TestAFileThatIsNoModuleIsRefusedInWords(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
-		if errors.Is(err, keys.ErrBusy) {
+		if errors.Is(err, keys.ErrBusy) || !errors.Is(err, ErrModule) {
 			t.Errorf("%v is not a matter of time", err)
 		}
 	}
