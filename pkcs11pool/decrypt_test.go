@@ -294,6 +294,35 @@ func TestWhatIsTheCiphertextsFaultIsNotTheDevices(t *testing.T) {
 	}
 }
 
+// Strangers send ciphertexts. Were they counted, a few bad ones would take the
+// token out of use.
+func TestBadCiphertextsCostNoSessionAndNoToken(t *testing.T) {
+	t.Parallel()
+	p, f := behindFaults(t, 1)
+	importRSA(t, p, p.tokens[0], "scep", rsaKey(), true)
+	d := mustKey(t, p, "scep").(decrypter)
+	zero := make([]byte, 256)
+	before := f.Book(t).Functions
+	for _, code := range []uint{pkcs11.CKR_GENERAL_ERROR, pkcs11.CKR_ENCRYPTED_DATA_INVALID, pkcs11.CKR_DATA_LEN_RANGE} {
+		f.Script(t, fmt.Sprintf("C_Decrypt * after return %#x", code))
+		for range 10 {
+			if plain, err := d.Decrypt(t.Context(), zero, &pkcs1Options{SessionKeyLen: 16}); err != nil || len(plain) != 16 {
+				t.Fatalf("%#x: %x, %v", code, plain, err)
+			}
+			if plain, err := d.Decrypt(t.Context(), zero, nil); err != rsa.ErrDecryption || plain != nil { //nolint:errorlint // the very same error
+				t.Fatalf("%#x: %x, %v", code, plain, err)
+			}
+		}
+	}
+	after := f.Book(t).Functions
+	if s := p.Stat().Tokens[0]; s.State != Up || s.Reopened != 0 || s.Errors["suspect"]+s.Errors["data"] != 0 {
+		t.Errorf("%+v", s)
+	}
+	if n := after["C_Decrypt"].Calls - before["C_Decrypt"].Calls; n != 60 {
+		t.Errorf("60 ciphertexts were tried %d times", n)
+	}
+}
+
 func TestAKeyThatMustNotDecryptRawIsAskedOtherwise(t *testing.T) {
 	t.Parallel()
 	for _, code := range []uint{pkcs11.CKR_MECHANISM_INVALID, pkcs11.CKR_KEY_FUNCTION_NOT_PERMITTED, pkcs11.CKR_KEY_TYPE_INCONSISTENT} {

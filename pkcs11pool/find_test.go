@@ -124,8 +124,9 @@ func TestOfSeveralKeysTheSmallestIDIsTaken(t *testing.T) {
 	}
 	p, _ := loggingPool()
 	s := newShelf()
-	s.put(privateValues(pkcs11.CKK_EC, "k", []byte{1}))
-	s.put(privateValues(pkcs11.CKK_EC, "k", []byte{1}))
+	for range 2 {
+		s.put(publicValues(newPrivate(elliptic.P256()).Public()).with(privateValues(pkcs11.CKK_EC, "k", []byte{1})))
+	}
 	if at, err := p.lookUp(s.conn(), mustRef(t, "k")); err != nil || at.why == nil || errors.Is(at.why, keys.ErrNotFound) {
 		t.Errorf("two keys that can't be told apart: %+v, %v", at, err)
 	}
@@ -254,6 +255,41 @@ func TestWhatCanNotBeUsedIsSaid(t *testing.T) {
 		at, err := p.lookUp(s.conn(), mustRef(t, "k"))
 		if err != nil || at.why == nil || !strings.Contains(at.why.Error(), want) {
 			t.Errorf("want %q: %+v, %v", want, at, err)
+		}
+	}
+}
+
+func TestACertificateOfAnotherKeyIsNotListedBesideAKey(t *testing.T) {
+	t.Parallel()
+	own, other, id := newPrivate(elliptic.P256()), newPrivate(elliptic.P256()), []byte{1}
+	certificate := func(k crypto.Signer) values {
+		return values{pkcs11.CKA_CLASS: ulong(pkcs11.CKO_CERTIFICATE), pkcs11.CKA_TOKEN: bit(true), pkcs11.CKA_ID: id, pkcs11.CKA_VALUE: newCertificate(t, k, "k").Raw}
+	}
+	s := newShelf()
+	o := s.put(publicValues(own.Public()).with(privateValues(pkcs11.CKK_EC, "k", id)))
+	s.put(certificate(other))
+	if object, err := readObject(s.conn(), o); err != nil || object.Certificate != nil {
+		t.Errorf("%+v, %v", object, err)
+	}
+	s.put(certificate(own))
+	if object, err := readObject(s.conn(), o); err != nil || object.Certificate == nil || !samePublic(object.Certificate.PublicKey, own.Public()) {
+		t.Errorf("%+v, %v", object, err)
+	}
+}
+
+// A token hides its private keys from a session that is not logged in any more,
+// and has no error for that.
+func TestALostLoginIsNotTakenForLostKeys(t *testing.T) {
+	t.Parallel()
+	p, _ := loggingPool()
+	s := newShelf()
+	c := s.conn()
+	c.token.private.Store(true)
+	for state, lost := range map[uint]bool{pkcs11.CKS_RO_PUBLIC_SESSION: true, pkcs11.CKS_RW_PUBLIC_SESSION: true, pkcs11.CKS_RO_USER_FUNCTIONS: false, pkcs11.CKS_RW_USER_FUNCTIONS: false} {
+		s.state = state
+		at, err := p.lookUp(c, mustRef(t, "k"))
+		if isCode(err, pkcs11.CKR_USER_NOT_LOGGED_IN) != lost || !lost && !errors.Is(at.why, keys.ErrNotFound) {
+			t.Errorf("state %d: %+v, %v", state, at, err)
 		}
 	}
 }

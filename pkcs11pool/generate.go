@@ -197,20 +197,7 @@ func (p *Pool) make(ctx context.Context, t *token, m making) (*place, error) {
 		on: func(other *token) bool { return other == t },
 		rw: true,
 		run: func(c *conn) error {
-			if err := ctx.Err(); err != nil { // the last moment at which nothing has happened
-				made.Store(&creation{fault: fmt.Errorf("%s: %w", m.op, err)})
-				return nil
-			}
-			// Once more, and here: this may be another attempt, after one that
-			// seemed to fail.
-			why, err := p.isVacant(c, m)
-			if err != nil {
-				return err
-			}
-			result := creation{fault: why}
-			if why == nil {
-				result, err = p.create(c, m, id)
-			}
+			result, err := p.create(c, m, id)
 			if err == nil {
 				made.Store(&result)
 			}
@@ -221,9 +208,6 @@ func (p *Pool) make(ctx context.Context, t *token, m making) (*place, error) {
 		return nil, err
 	}
 	result := made.Load()
-	if errors.Is(result.fault, keys.ErrExists) {
-		return nil, fmt.Errorf("%w: %q on token %s", keys.ErrExists, m.ref.text, t.name)
-	}
 	return result.at, result.fault
 }
 

@@ -349,16 +349,18 @@ func TestATokenThatComesBackIsAskedAgain(t *testing.T) {
 	private := newPrivate(elliptic.P256())
 	importEC(t, p, p.tokens[0], "k", []byte{1}, private)
 	k := mustKey(t, p, "k")
-	signedBy := func(i int) bool {
+	signedBy := func(i, times int) bool {
 		t.Helper()
 		before := f.Book(t).Tokens[p.tokens[i].name].Signatures
-		for range 8 {
-			if err := signs(t.Context(), k, crypto.SHA256); err != nil {
-				t.Fatal(err)
+		for range times { // each token has its turn, once it has sessions again
+			untilNotBusy(t, p, func() error { return signs(t.Context(), k, crypto.SHA256) })
+			if f.Book(t).Tokens[p.tokens[i].name].Signatures > before {
+				return true
 			}
 		}
-		return f.Book(t).Tokens[p.tokens[i].name].Signatures > before
+		return false
 	}
+	const seldom, often = 20, 2000
 	restart := func(i int) {
 		t.Helper()
 		was := p.tokens[i].objects()
@@ -377,11 +379,11 @@ func TestATokenThatComesBackIsAskedAgain(t *testing.T) {
 	}
 	other := newPrivate(elliptic.P256())
 	importEC(t, p, p.tokens[1], "k", []byte{1}, other)
-	if signedBy(1) {
+	if signedBy(1, seldom) {
 		t.Error("a token that had not the key has signed with another")
 	}
 	restart(1)
-	if signedBy(1) {
+	if signedBy(1, seldom) {
 		t.Error("a token has signed with another key of the name")
 	}
 	err := p.do(t.Context(), &job{op: "replacing", rw: true, on: func(tok *token) bool { return tok == p.tokens[1] }, run: func(c *conn) error {
@@ -396,11 +398,11 @@ func TestATokenThatComesBackIsAskedAgain(t *testing.T) {
 	}
 	importEC(t, p, p.tokens[1], "k", []byte{1}, private)
 	restart(1)
-	if !signedBy(1) {
+	if !signedBy(1, often) {
 		t.Error("a token that has the key now is not asked")
 	}
 	restart(0)
-	if !signedBy(0) {
+	if !signedBy(0, often) {
 		t.Error("a token that has come back is not asked")
 	}
 }
@@ -500,30 +502,32 @@ func TestAKeyIsMadeByTheURIThatNamesIt(t *testing.T) {
 }
 
 // Labels are unique to those who ask at once through pools of their own, as
-// processes do.
+// processes do. SoftHSM at times fails one of several who make keys at once: what
+// came of that nobody knows.
 func TestOfManyWhoMakeOneLabelOneWins(t *testing.T) {
 	t.Parallel()
 	tok := hsm.Take(t)
 	pools := []*Pool{openTokens(t, tok), openTokens(t, tok), openTokens(t, tok)}
-	for round := range 8 {
+	decided := 0
+	for round := range 16 {
 		label := fmt.Sprintf("raced-%d", round)
-		made := make([]keys.Key, len(pools))
+		made, errs := make([]keys.Key, len(pools)), make([]error, len(pools))
 		var all sync.WaitGroup
 		for i, p := range pools {
-			all.Go(func() {
-				k, err := p.Generate(t.Context(), label, keys.ECDSAP256)
-				// SoftHSM seldom makes several keys at once without an error of its own.
-				if err != nil && !errors.Is(err, keys.ErrExists) && !isCode(err, pkcs11.CKR_GENERAL_ERROR) {
-					t.Error(err)
-				}
-				made[i] = k
-			})
+			all.Go(func() { made[i], errs[i] = p.Generate(t.Context(), label, keys.ECDSAP256) })
 		}
 		all.Wait()
 		won := slices.DeleteFunc(made, func(k keys.Key) bool { return k == nil })
 		if len(won) > 1 {
 			t.Fatalf("%d won", len(won))
 		}
+		if slices.ContainsFunc(errs, func(err error) bool { return err != nil && !errors.Is(err, keys.ErrExists) }) {
+			if err := errors.Join(errs...); !isCode(err, pkcs11.CKR_GENERAL_ERROR) {
+				t.Error(err)
+			}
+			continue
+		}
+		decided++
 		listed, err := pools[0].List(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -532,6 +536,23 @@ func TestOfManyWhoMakeOneLabelOneWins(t *testing.T) {
 		if len(listed) != len(won) || len(won) == 1 && !samePublic(won[0].Public(), listed[0].Public) {
 			t.Errorf("%d won, and %d keys are there", len(won), len(listed))
 		}
+	}
+	if decided < 4 {
+		t.Errorf("%d rounds ended without a fault of the device", decided)
+	}
+}
+
+// Signing the same bytes twice may do no harm, but nobody wants a second key. So
+// after an error that leaves open whether there is a key, it is looked first.
+func TestAnAttemptToMakeAKeyThatMayHaveSucceededMakesNoSecond(t *testing.T) {
+	t.Parallel()
+	p, f := behindFaults(t, 1)
+	f.Script(t, fmt.Sprintf("C_GenerateKeyPair 1 after return %#x", uint(pkcs11.CKR_DEVICE_ERROR)))
+	if k, err := p.Generate(keys.Repeatable(t.Context()), "k", keys.ECDSAP256); err == nil || errors.Is(err, keys.ErrBusy) {
+		t.Errorf("%v, %v", k, err)
+	}
+	if all, err := p.List(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("%d keys are there: %v", len(all), err)
 	}
 }
 
@@ -595,7 +616,7 @@ func TestDestroyingTakesAllThatBelongsToTheKeyAndNoMore(t *testing.T) {
 
 func TestACertificateStandsBesideItsKeyAlone(t *testing.T) {
 	t.Parallel()
-	p := openTokens(t, hsm.Take(t))
+	p, f := behindFaults(t, 1)
 	k, other := mustGenerate(t, p, "k", keys.ECDSAP256), mustGenerate(t, p, "other", keys.ECDSAP256)
 	certify := func(k keys.Key, name string) *x509.Certificate {
 		return newCertificate(t, keys.Signer(t.Context(), k), name)
@@ -620,6 +641,9 @@ func TestACertificateStandsBesideItsKeyAlone(t *testing.T) {
 				t.Errorf("%s has the certificate %v, want that of %s", o.Label, o.Certificate, cert.Subject)
 			}
 		}
+	}
+	if n := f.Book(t).Functions["C_CreateObject"].Calls; n != 2 {
+		t.Errorf("two certificates were written %d times", n)
 	}
 	stored, err := ask(t.Context(), p, p.tokens[0], "looking", func(c *conn) ([]map[uint][]byte, error) {
 		objects, err := find(c, beside(pkcs11.CKO_CERTIFICATE, nil, []byte("k")), maxMatches)

@@ -71,9 +71,9 @@ type scheme struct {
 // RSA and Ed25519 signatures are verified before anybody sees them. A fault in
 // the middle of either computation makes a signature that gives the private key
 // away (of RSA by the Chinese remainder theorem, of Ed25519 by its fixed nonce),
-// and verifying costs little beside signing. A faulty ECDSA signature reveals
-// nothing and verifying costs two thirds of what signing does, so only its form
-// is checked: x509 verifies each certificate and CRL that it makes.
+// and verifying costs little beside signing. A faulty ECDSA signature gives nothing
+// away and verifying it costs two thirds of what signing does, so only its form is
+// checked here: the rooms of ca, ocsp and crl verify what they have had signed.
 func schemeFor(pub crypto.PublicKey, digest []byte, opts crypto.SignerOpts) (scheme, error) {
 	hash := opts.HashFunc()
 	h, known := hashFuncs[hash]

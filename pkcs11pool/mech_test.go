@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/asn1"
 	"errors"
 	"math/big"
@@ -99,6 +100,17 @@ func TestTheDeviceReadsACopyOfTheDigest(t *testing.T) {
 		clear(digest[:])
 		if !bytes.Equal(s.message, before) {
 			t.Errorf("%s: the message changes with the caller's bytes", name)
+		}
+	}
+}
+
+// FIPS 186-5 §6.4.1 has the leftmost bits count; some tokens refuse what is longer.
+func TestADigestIsCutToTheCurve(t *testing.T) {
+	t.Parallel()
+	digest := sha512.Sum512(nil)
+	for curve, size := range map[elliptic.Curve]int{elliptic.P256(): 32, elliptic.P384(): 48, elliptic.P521(): 64} {
+		if s := newScheme(t, newPrivate(curve).Public(), digest[:], crypto.SHA512); !bytes.Equal(s.message, digest[:size]) {
+			t.Errorf("%s: %x", curve.Params().Name, s.message)
 		}
 	}
 }

@@ -27,6 +27,7 @@ type shelf struct {
 	cryptoki // nil: what is not here is called by no test
 
 	info       pkcs11.TokenInfo
+	state      uint // of all sessions
 	mechanisms map[uint]pkcs11.MechanismInfo
 	fails      map[string]error // by the name of the call
 	refuse     func(private []*pkcs11.Attribute) error
@@ -74,6 +75,10 @@ func (s *shelf) GetMechanismList(uint) (list []*pkcs11.Mechanism, err error) {
 
 func (s *shelf) GetMechanismInfo(_ uint, m []*pkcs11.Mechanism) (pkcs11.MechanismInfo, error) {
 	return s.mechanisms[m[0].Mechanism], s.called("GetMechanismInfo")
+}
+
+func (s *shelf) GetSessionInfo(pkcs11.SessionHandle) (pkcs11.SessionInfo, error) {
+	return pkcs11.SessionInfo{State: s.state}, s.called("GetSessionInfo")
 }
 
 func (s *shelf) FindObjectsInit(_ pkcs11.SessionHandle, template []*pkcs11.Attribute) error {
