@@ -29,9 +29,15 @@ func (c *calls) may() error {
 	return nil
 }
 
+// result is what a call came to. An answer that came when the handle had been
+// given to another session may be to what that one asked.
 func (c *calls) result(call string, err error) error {
-	if err == nil {
+	if err == nil && !c.s.abandoned() {
 		return nil
+	}
+	if err == nil {
+		c.note(classSession, errAbandoned)
+		return errAbandoned
 	}
 	code, ok := errors.AsType[pkcs11.Error](err)
 	if !ok {
@@ -109,11 +115,15 @@ func (c *calls) GetMechanismInfo(slot uint, m []*pkcs11.Mechanism) (pkcs11.Mecha
 }
 
 func (c *calls) OpenSession(slot, flags uint) (pkcs11.SessionHandle, error) {
-	s, err := get(c, "C_OpenSession", func() (pkcs11.SessionHandle, error) { return c.lib.OpenSession(slot, flags) })
-	if err == nil {
-		c.s.token.module.took(s, c.s)
+	if err := c.may(); err != nil {
+		return 0, err
 	}
-	return s, err
+	s, err := c.lib.OpenSession(slot, flags)
+	if err != nil {
+		return 0, c.result("C_OpenSession", err)
+	}
+	c.s.token.module.took(s, c.s) // however late: it is to be closed
+	return s, nil
 }
 
 // CloseSession implements cryptoki. It is called however late it is, unless the
@@ -134,6 +144,9 @@ func (c *calls) closeLeft() error {
 	for _, h := range m.leftOf(c.s.token) {
 		if err := c.may(); err != nil {
 			return err
+		}
+		if !m.isLeft(h, c.s.token) {
+			continue
 		}
 		m.closed(h, c.s.token, c.lib.CloseSession(h))
 	}

@@ -170,7 +170,8 @@ func isRefusedMechanism(err error) bool {
 
 // isDataError reports whether C_Decrypt complains about the ciphertext. Tokens
 // that take padding off also say that their function failed when the padding is
-// wrong; a broken one will say so again to whoever signs.
+// wrong, or what only their vendor knows; a broken one will say so again to whoever
+// signs.
 func isDataError(err error, raw bool) bool {
 	code, _ := errors.AsType[pkcs11.Error](err)
 	switch code {
@@ -180,7 +181,7 @@ func isDataError(err error, raw bool) bool {
 	case pkcs11.CKR_FUNCTION_FAILED:
 		return !raw
 	}
-	return false
+	return !raw && uint(code) >= pkcs11.CKR_VENDOR_DEFINED
 }
 
 // paddingFor reads the options for a modulus of size bytes.

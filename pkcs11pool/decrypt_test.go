@@ -274,6 +274,7 @@ func TestWhatIsTheCiphertextsFaultIsNotTheDevices(t *testing.T) {
 		pkcs11.CKR_DATA_INVALID:             {true, true},
 		pkcs11.CKR_DATA_LEN_RANGE:           {true, true},
 		pkcs11.CKR_FUNCTION_FAILED:          {false, true},
+		pkcs11.CKR_VENDOR_DEFINED | 7:       {false, true},
 		pkcs11.CKR_DEVICE_ERROR:             {false, false},
 		pkcs11.CKR_SESSION_HANDLE_INVALID:   {false, false},
 		pkcs11.CKR_TOKEN_NOT_PRESENT:        {false, false},

@@ -118,6 +118,8 @@ func (a *attempts) conclude(ctx context.Context, j *job, o outcome) error {
 		a.unsure = o.err
 	}
 	switch {
+	case !o.again && a.unsure != nil && errors.Is(o.err, errUnable):
+		return a.unsure
 	case !o.again:
 		return o.err
 	case a.unsure != nil && !j.repeatable && !keys.IsRepeatable(ctx):

@@ -1,6 +1,7 @@
 package pkcs11pool
 
 import (
+	"crypto/elliptic"
 	"errors"
 	"fmt"
 	"strings"
@@ -143,6 +144,30 @@ func TestADoubtIsNotForgotten(t *testing.T) {
 		})
 		if err := p.do(keys.Repeatable(t.Context()), sign()); errors.Is(err, keys.ErrBusy) || !errors.Is(err, pkcs11.Error(pkcs11.CKR_FUNCTION_FAILED)) {
 			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// Nor because the second finds that it has not the key at all.
+func TestADoubtIsNotForgottenByATokenThatIsUnable(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 2)
+		p := d.pool(t, at("a", "b"))
+		k := p.newKey(ref{text: "k"}, newPrivate(elliptic.P256()).Public())
+		has := p.tokens[0]
+		d.on("C_Sign", func(int) error { return pkcs11.Error(pkcs11.CKR_DEVICE_REMOVED) }) // which takes the token down
+		for range 2 {
+			wait(time.Minute)
+			_, err := work(t.Context(), k, job{op: "signing", on: k.signs, repeatable: true}, func(c *conn) (struct{}, bool, error) {
+				if c.token != has {
+					return struct{}{}, false, nil
+				}
+				return struct{}{}, true, sign().run(c)
+			})
+			if errors.Is(err, keys.ErrBusy) || !isCode(err, pkcs11.CKR_DEVICE_REMOVED) {
+				t.Errorf("got %v", err)
+			}
+			has = p.tokens[1]
 		}
 	})
 }

@@ -157,7 +157,7 @@ func meaningOf(err error) meaning {
 			return m
 		}
 		return meaning{class: classSuspect}
-	case errors.Is(err, errStale), errors.Is(err, errKeyLost):
+	case errors.Is(err, errStale), errors.Is(err, errNoToken), errors.Is(err, errKeyLost):
 		return meaning{class: classToken, idle: true}
 	case errors.Is(err, errNonsense):
 		return meaning{class: classSuspect}

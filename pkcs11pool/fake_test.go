@@ -36,9 +36,11 @@ type device struct {
 	last     pkcs11.SessionHandle
 	reuse    bool // give the lowest handle that is free
 	room     int  // sessions of a token; 0: any number
-	peak     int
-	loggedIn map[uint]bool
-	events   []string // calls that change sessions, in their order
+	// noReadOnly is what somebody is told who wants a read-only session; 0: gets one.
+	noReadOnly uint
+	peak       int
+	loggedIn   map[uint]bool
+	events     []string // calls that change sessions, in their order
 }
 
 const goodPIN = "1234"
@@ -218,6 +220,8 @@ func (d *device) OpenSession(slot, flags uint) (pkcs11.SessionHandle, error) {
 		err = pkcs11.Error(pkcs11.CKR_TOKEN_NOT_PRESENT)
 	case d.room > 0 && here >= d.room:
 		err = pkcs11.Error(pkcs11.CKR_SESSION_COUNT)
+	case d.noReadOnly != 0 && flags&pkcs11.CKF_RW_SESSION == 0:
+		err = pkcs11.Error(d.noReadOnly)
 	}
 	if err != nil {
 		return 0, err

@@ -224,7 +224,8 @@ func (p *Pool) create(c *conn, m making, id []byte) (creation, error) {
 	}
 	at, fault, err := p.inspect(c, m, id, private)
 	if err != nil {
-		return creation{}, fmt.Errorf("a key was made, and can't be looked at: %w", err)
+		// Not as it is: whatever it says was not done, the key was made.
+		return creation{}, fmt.Errorf("pkcs11pool: token %s: a key was made, and can't be looked at: %v", c.token.name, err) //nolint:errorlint // see above
 	}
 	if fault == nil {
 		return creation{at: at}, nil

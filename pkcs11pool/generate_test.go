@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/miekg/pkcs11"
@@ -97,6 +98,19 @@ func TestADeviceErrorMakesNoSecondKey(t *testing.T) {
 		if got, err := p.create(c, mustMaking(t, "k", keys.ECDSAP256, GenerateOptions{}), []byte{1}); !errors.Is(err, pkcs11.Error(code)) || !c.effect || s.calls["GenerateKeyPair"] != 1 {
 			t.Errorf("%#x: %+v, %v, effect %v, %d calls", code, got, err, c.effect, s.calls["GenerateKeyPair"])
 		}
+	}
+}
+
+// A code that says that nothing was done is of the call after.
+func TestAKeyThatWasMadeIsNotSaidNotToBe(t *testing.T) {
+	t.Parallel()
+	s := newShelf()
+	s.fails["GetAttributeValue"] = pkcs11.Error(pkcs11.CKR_SESSION_HANDLE_INVALID)
+	p, _ := loggingPool()
+	c := s.conn()
+	_, err := p.create(c, mustMaking(t, "k", keys.ECDSAP256, GenerateOptions{}), []byte{1})
+	if err == nil || meaningOf(err).idle || !c.effect || !strings.Contains(err.Error(), "a key was made") {
+		t.Errorf("got %v", err)
 	}
 }
 

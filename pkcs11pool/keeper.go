@@ -95,6 +95,11 @@ func (p *Pool) tidy(t *token) (next time.Duration, up bool) {
 		t.idle = append(t.idle[:0], t.idle[1:]...)
 		p.endLocked(s)
 	}
+	if left := time.Until(t.opening.next); left > 0 {
+		next = min(next, left)
+	} else {
+		p.balanceLocked() // it may have been put off
+	}
 	if t.learned.IsZero() {
 		return next, true
 	}
@@ -113,6 +118,11 @@ type retries struct {
 	next  time.Time
 }
 
+func (r *retries) inVain() {
+	r.pause = min(max(2*r.pause, leastPause), mostPause)
+	r.next = time.Now().Add(r.pause)
+}
+
 // closeLeft has some session close those that would not close before, and returns
 // when to look again.
 func (t *token) closeLeft(r *retries) time.Duration {
@@ -123,15 +133,13 @@ func (t *token) closeLeft(r *retries) time.Duration {
 	if left := time.Until(r.next); left > 0 {
 		return left
 	}
-	r.pause = min(max(2*r.pause, leastPause), mostPause)
-	r.next = time.Now().Add(r.pause)
+	r.inVain()
 	p := t.pool
 	p.mu.Lock()
 	s := p.takeLocked(&job{on: t.only}, &attempts{})
 	p.mu.Unlock()
 	if s != nil {
-		err := s.call(&job{run: func(*conn) error { return s.calls.closeLeft() }})
-		p.giveBack(s, outcome{ok: err == nil, fate: s.fate(meaningOf(err).class), why: err}, true)
+		p.errand(s, func(*conn) error { return s.calls.closeLeft() }, true)
 	}
 	return r.pause
 }
@@ -155,16 +163,25 @@ func (t *token) ask() time.Duration {
 	if s == nil {
 		return beat
 	}
-	err := s.call(&job{run: func(c *conn) error {
+	p.errand(s, func(c *conn) error {
 		if _, err := c.GetSessionInfo(c.session); err != nil {
 			return err
 		}
 		_, err := c.GetTokenInfo(c.slot)
 		return err
-	}})
-	// That it answers does not mean that it works.
-	p.giveBack(s, outcome{fate: s.fate(meaningOf(err).class), why: err}, false)
+	}, false)
 	return beat
+}
+
+// errand has a session that was lent do something for the keeper, and takes it
+// back. That the token does it does not mean that it works.
+func (p *Pool) errand(s *session, run func(*conn) error, again bool) {
+	err := s.call(&job{run: run})
+	o := outcome{why: err}
+	if !isHung(err) { // what a session that hangs holds is not ours to look at
+		o.fate = s.fate(meaningOf(err).class)
+	}
+	p.giveBack(s, o, again)
 }
 
 // only is for jobs that are for this token and no other.
@@ -184,6 +201,9 @@ func (t *token) connect() error {
 			return err
 		}
 		c.slot = at.slot
+		if at.info.MaxSessionCount == 1 && at.info.Flags&pkcs11.CKF_WRITE_PROTECTED == 0 {
+			t.writes.Store(true) // there is no room for one that writes beside it
+		}
 		if _, err := c.open(); err != nil {
 			return err
 		}
@@ -198,7 +218,7 @@ func (t *token) connect() error {
 	}
 	p.mu.Lock()
 	t.slot, t.info, t.limit, t.learned = at.slot, at.info, p.limitOf(at.info), time.Time{}
-	more := min(p.cfg.MinSessions, t.limit) - 1
+	more := min(p.cfg.MinSessions, t.limit-t.count[hung]) - 1
 	p.mu.Unlock()
 	ready := []*session{s}
 	for range more {
@@ -215,8 +235,8 @@ func (t *token) connect() error {
 			p.mu.Unlock()
 			break
 		}
-		for _, s := range ready {
-			p.drop(s, err)
+		for _, s := range ready { // it is another that may hang
+			p.drop(s, nil)
 		}
 		return err
 	}

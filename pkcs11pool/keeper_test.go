@@ -512,7 +512,7 @@ func TestAJobOfManyCallsDoesNotHang(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		<-h.Returned
-		calls := len(last) - 1 // after the last one that was made it has tried another
+		calls := len(last)
 		for range calls - 1 {
 			<-last
 		}

@@ -389,10 +389,17 @@ func (k *key) ifStale(c *conn, err error) bool {
 	return true
 }
 
+// errUnable says that a token was found to be unable to do something with a key.
+var errUnable = errors.New("the token can't do it")
+
+func (k *key) gone() error {
+	return fmt.Errorf("%w: %q: it has been destroyed", keys.ErrNotFound, k.ref.text)
+}
+
 // anywhere says whether any token is worth asking.
 func (k *key) anywhere(on func(*token) bool) error {
 	if k.destroyed.Load() {
-		return fmt.Errorf("%w: %q: it has been destroyed", keys.ErrNotFound, k.ref.text)
+		return k.gone()
 	}
 	for t := range k.places {
 		if on(t) {
@@ -471,17 +478,27 @@ func work[T any](ctx context.Context, k *key, j job, run func(*conn) (result T, 
 		// What a call brings that was given up is not written where somebody reads.
 		var done atomic.Pointer[T]
 		j.run = func(c *conn) error {
-			result, able, err := run(c)
-			if err == nil && able {
-				done.Store(&result)
+			if k.destroyed.Load() {
+				return k.gone()
 			}
-			return err
+			result, able, err := run(c)
+			switch {
+			case err != nil:
+				return err
+			case k.destroyed.Load(): // the handle may have been another's already
+				return k.gone()
+			case !able:
+				return errUnable
+			}
+			done.Store(&result)
+			return nil
 		}
-		if err := k.pool.do(ctx, &j); err != nil {
+		err := k.pool.do(ctx, &j)
+		if err == nil {
+			return *done.Load(), nil
+		}
+		if !errors.Is(err, errUnable) {
 			return result, err
-		}
-		if done := done.Load(); done != nil {
-			return *done, nil
 		}
 	}
 	return result, k.nowhere()
@@ -495,19 +512,8 @@ func authenticate(c *conn, at *place) error {
 	}
 	t := c.token
 	this := refusedPIN{token: at.owner, pin: maphash.Bytes(pinSeed, t.pin)}
-	switch {
-	case t.pin == nil:
+	if t.pin == nil {
 		return errNoPIN
-	case t.module.hasRefused(this):
-		return fmt.Errorf("%w: it was refused before and is not tried again: correct it and start anew", ErrPIN)
 	}
-	err := c.Login(c.session, pkcs11.CKU_CONTEXT_SPECIFIC, string(t.pin))
-	switch {
-	case isCode(err, pkcs11.CKR_USER_ALREADY_LOGGED_IN):
-		return nil
-	case meaningOf(err).class == classPIN:
-		t.module.refuse(this)
-		return fmt.Errorf("%w: %w", ErrPIN, err)
-	}
-	return err
+	return t.module.try(this, func() error { return c.Login(c.session, pkcs11.CKU_CONTEXT_SPECIFIC, string(t.pin)) })
 }

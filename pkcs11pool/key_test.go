@@ -614,6 +614,47 @@ func TestDestroyingTakesAllThatBelongsToTheKeyAndNoMore(t *testing.T) {
 	}
 }
 
+// What has its handle then is up to the token, also for who was in the queue.
+func TestAKeyThatIsDestroyedMeanwhileIsNotUsed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newDevice(t, 1).pool(t, at("a"))
+		k := p.newKey(ref{text: "k"}, newPrivate(elliptic.P256()).Public())
+		signing := func(run func() error) error {
+			_, err := work(t.Context(), k, job{op: "signing", on: k.signs}, func(*conn) (struct{}, bool, error) { return struct{}{}, true, run() })
+			return err
+		}
+		err := signing(func() error {
+			k.destroyed.Store(true)
+			return nil
+		})
+		if !errors.Is(err, keys.ErrNotFound) || errors.Is(err, keys.ErrBusy) {
+			t.Errorf("destroyed while it signed: %v", err)
+		}
+		k.destroyed.Store(false)
+		var lets []func()
+		var all []<-chan error
+		for range p.cfg.MaxSessions {
+			j, let := hold()
+			lets, all = append(lets, let), append(all, begin(t.Context(), p, j))
+		}
+		queued := make(chan error, 1)
+		go func() {
+			queued <- signing(func() error { t.Error("used"); return nil })
+		}()
+		wait(0)
+		k.destroyed.Store(true)
+		for i, let := range lets {
+			let()
+			if err := <-all[i]; err != nil {
+				t.Error(err)
+			}
+		}
+		if err := <-queued; !errors.Is(err, keys.ErrNotFound) {
+			t.Errorf("destroyed while it was queued: %v", err)
+		}
+	})
+}
+
 func TestACertificateStandsBesideItsKeyAlone(t *testing.T) {
 	t.Parallel()
 	p, f := behindFaults(t, 1)

@@ -433,7 +433,7 @@ func (p *Pool) refuseAllLocked(why reason, err error) {
 func (p *Pool) balanceLocked() {
 	p.growLocked()
 	for _, t := range p.tokens {
-		for t.state == Up && !p.closed && !t.isFirstComing() && t.alive() < p.cfg.MinSessions && t.open() < t.limit {
+		for t.alive() < p.cfg.MinSessions && p.mayOpenLocked(t) {
 			p.openLocked(t)
 		}
 	}
@@ -456,11 +456,17 @@ func (p *Pool) growLocked() {
 	}
 }
 
+// mayOpenLocked reports whether a token may have one more session now.
+func (p *Pool) mayOpenLocked(t *token) bool {
+	return t.state == Up && !p.closed && !t.isFirstComing() && t.open() < t.limit &&
+		(t.alive() == 0 || !time.Now().Before(t.opening.next))
+}
+
 // roomLocked is the least busy token that can do j and may have one more session.
 func (p *Pool) roomLocked(j *job) *token {
 	var best *token
 	for _, t := range p.tokens {
-		if t.state != Up || p.closed || t.isFirstComing() || t.open() >= t.limit || j.rw && t.rw || !t.can(j) {
+		if !p.mayOpenLocked(t) || j.rw && t.rw || !t.can(j) {
 			continue
 		}
 		if best == nil || t.inFlight() < best.inFlight() {
@@ -482,6 +488,7 @@ func (p *Pool) openedSession(s *session, err error) {
 	defer p.mu.Unlock()
 	t := s.token
 	if err == nil {
+		t.opening = retries{}
 		if t.wanting > 0 {
 			t.wanting--
 			t.reopened++
@@ -509,6 +516,8 @@ func (p *Pool) openedSession(s *session, err error) {
 		t.errors[c]++
 		p.downLocked(t, err)
 	default: // none of the others is an answer to that
+		t.opening.inVain() // as long as others work, nobody is in a hurry
+		t.nudge()
 		t.errors[classSuspect]++
 		p.strikeLocked(t, err)
 	}
@@ -543,7 +552,7 @@ func (p *Pool) goUp(t *token, ready []*session) {
 		t.recovered++
 	}
 	t.state, t.cause, t.everUp, t.worked = Up, nil, true, false
-	t.strikes, t.wanting = 0, 0
+	t.strikes, t.wanting, t.opening = 0, 0, retries{}
 	for _, s := range ready {
 		p.returnLocked(s)
 	}

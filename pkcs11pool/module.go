@@ -41,6 +41,7 @@ type module struct {
 	handles map[pkcs11.SessionHandle]*session // whose each is
 	left    map[pkcs11.SessionHandle]*token   // of sessions that nobody has and that would not close
 	refused map[refusedPIN]bool               // for as long as the process lives
+	trying  map[refusedPIN]chan struct{}      // closed when that login has ended
 	up      bool                              // initialized
 	ours    bool                              // by us, so finalizing is up to us
 	unsure  bool                              // our C_Initialize failed, and may have worked all the same
@@ -82,6 +83,7 @@ func newModule(path string, lib cryptoki) *module {
 		handles: map[pkcs11.SessionHandle]*session{},
 		left:    map[pkcs11.SessionHandle]*token{},
 		refused: map[refusedPIN]bool{},
+		trying:  map[refusedPIN]chan struct{}{},
 	}
 }
 
@@ -188,6 +190,14 @@ func saysGone(err error) bool {
 	return false
 }
 
+// isLeft reports whether a session is still to be closed once more: its handle may
+// be another's by now.
+func (m *module) isLeft(h pkcs11.SessionHandle, t *token) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.left[h] == t
+}
+
 // leftOf are the sessions of t that are to be closed once more.
 func (m *module) leftOf(t *token) (left []pkcs11.SessionHandle) {
 	m.mu.Lock()
@@ -200,11 +210,43 @@ func (m *module) leftOf(t *token) (left []pkcs11.SessionHandle) {
 	return left
 }
 
-// hasRefused reports whether a token has refused that PIN in this process.
-func (m *module) hasRefused(p refusedPIN) bool {
+// try has a PIN tried by login, unless it was refused before in this process.
+// Whoever would try it at the same time waits for what comes of that, however long
+// it takes: a token counts each wrong one.
+func (m *module) try(p refusedPIN, login func() error) error {
+	refused, done := m.beginTrying(p)
+	defer done()
+	if refused {
+		return fmt.Errorf("%w: it was refused before and is not tried again: correct it and start anew", ErrPIN)
+	}
+	err := login()
+	switch {
+	case isCode(err, pkcs11.CKR_USER_ALREADY_LOGGED_IN):
+		return nil
+	case meaningOf(err).class == classPIN:
+		m.refuse(p)
+		return fmt.Errorf("%w: %w: it is not tried again: correct it and start anew", ErrPIN, err)
+	}
+	return err
+}
+
+func (m *module) beginTrying(p refusedPIN) (refused bool, done func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.refused[p]
+	for m.trying[p] != nil {
+		other := m.trying[p]
+		m.mu.Unlock()
+		<-other
+		m.mu.Lock()
+	}
+	mine := make(chan struct{})
+	m.trying[p] = mine
+	return m.refused[p], func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.trying, p)
+		close(mine)
+	}
 }
 
 func (m *module) refuse(p refusedPIN) {

@@ -36,7 +36,8 @@ type conn struct {
 	slot    uint // in which the token is for as long as the session lasts
 	// epoch changes whenever the token has been away: object handles of another
 	// epoch may mean other objects.
-	epoch uint64
+	epoch  uint64
+	writes bool // it is a read-write one
 	// effect is set by the job once it has come to the call that must not happen
 	// twice. An error from before means that the device did nothing.
 	effect bool
@@ -129,6 +130,9 @@ func (s *session) attempt(j *job) (err error, inTime bool) {
 	m := s.token.module
 	s.conn.effect, s.calls.active, s.calls.worst, s.calls.why = false, false, classNone, nil
 	if !m.enter(s.init) {
+		if j == &closeJob && s.conn.session != 0 {
+			s.token.there.Add(-1) // the module has closed it
+		}
 		return errStale, true
 	}
 	began := s.touch()
@@ -165,8 +169,12 @@ func (s *session) run(j *job) (err error) {
 	return j.run(&s.conn)
 }
 
-// runReadWrite runs a job with a session of its own, which alone may change things.
+// runReadWrite runs a job with a session of its own, which alone may change
+// things, if the token knows the difference.
 func (s *session) runReadWrite(j *job) error {
+	if s.conn.writes {
+		return j.run(&s.conn)
+	}
 	rw, err := s.calls.OpenSession(s.conn.slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION)
 	if err != nil {
 		return err
@@ -195,17 +203,44 @@ var open = job{op: "opening a session", run: func(c *conn) error {
 	if err != nil {
 		return err
 	}
+	if !c.token.fits(site{c.slot, info}) { // and must not get this one's PIN
+		return fmt.Errorf("%w: slot %d has another", errNoToken, c.slot)
+	}
 	return c.token.login(c, info)
 }}
 
 // open opens the session at the device, and reports whether it is the only one
 // of the token there.
 func (c *conn) open() (alone bool, err error) {
-	c.session, err = c.OpenSession(c.slot, pkcs11.CKF_SERIAL_SESSION)
+	c.session, err = c.openAsCan()
 	if alone = err == nil && c.token.there.Add(1) == 1; alone {
 		c.token.shaken.Add(1)
 	}
 	return alone, err
+}
+
+// openAsCan opens a read-only session, as it can do no harm, or a read-write one if
+// the token knows no other.
+func (c *conn) openAsCan() (pkcs11.SessionHandle, error) {
+	if !c.token.writes.Load() {
+		h, err := c.OpenSession(c.slot, pkcs11.CKF_SERIAL_SESSION)
+		if !isReadOnlyRefused(err) {
+			return h, err
+		}
+	}
+	h, err := c.OpenSession(c.slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION)
+	if err == nil {
+		c.writes = true
+		c.token.writes.Store(true)
+	}
+	return h, err
+}
+
+// isReadOnlyRefused reports whether an error may mean that a token has no read-only
+// sessions, for which there is no code.
+func isReadOnlyRefused(err error) bool {
+	return isCode(err, pkcs11.CKR_SESSION_PARALLEL_NOT_SUPPORTED) || isCode(err, pkcs11.CKR_SESSION_READ_WRITE_SO_EXISTS) ||
+		meaningOf(err).class == classData
 }
 
 // close closes the session at the device, if it was ever opened.

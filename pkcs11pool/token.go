@@ -35,6 +35,8 @@ type token struct {
 	wake    chan struct{} // tells its keeper to look at it
 	first   chan error    // gets what came of the first attempt
 	private atomic.Bool   // it wants a login, and without one hides its keys
+	writes  atomic.Bool   // all its sessions are read-write ones
+	doubt   atomic.Bool   // a login has failed, and it did not say that it was for the PIN
 
 	// Guarded by the pool's mutex.
 	state State
@@ -58,6 +60,7 @@ type token struct {
 	atOnce  bool      // its module is another, so there is no pause before the next attempt
 	next    time.Time // when it is tried next
 	wanting int       // sessions discarded for a fault and not yet replaced
+	opening retries   // of sessions, which has failed though it is up
 
 	borrows, reopened, recovered, reinitialized uint64
 	errors                                      [classes]uint64
@@ -114,11 +117,16 @@ type site struct {
 	info pkcs11.TokenInfo
 }
 
+const maxSlots = 4096 // that are looked into
+
 // find looks for the token in all slots.
 func (t *token) find(c *conn) (site, error) {
 	slots, err := c.GetSlotList(true)
 	if err != nil {
 		return site{}, err
+	}
+	if len(slots) > maxSlots {
+		return site{}, fmt.Errorf("%w: %d slots", errNonsense, len(slots))
 	}
 	var fit, all []site
 	var failed error
@@ -217,19 +225,12 @@ func (t *token) login(c *conn, info pkcs11.TokenInfo) error {
 		return fmt.Errorf("%w: it is locked: have the security officer set a new one", errFlags)
 	case info.Flags&pkcs11.CKF_USER_PIN_FINAL_TRY != 0:
 		return fmt.Errorf("%w: one more wrong PIN would lock it: log in once by other means, such as pkcs11-tool --login", errFlags)
-	case t.module.hasRefused(this):
-		return fmt.Errorf("%w: it was refused before and is not tried again: correct it and start anew", ErrPIN)
+	case info.Flags&pkcs11.CKF_USER_PIN_COUNT_LOW != 0 && t.doubt.Load():
+		return fmt.Errorf("%w: it has counted a wrong PIN since the login failed: log in once by other means, such as pkcs11-tool --login", errFlags)
 	}
-	err := c.Login(c.session, pkcs11.CKU_USER, string(t.pin))
-	switch {
-	case isCode(err, pkcs11.CKR_USER_ALREADY_LOGGED_IN):
-		return nil
-	case meaningOf(err).class == classPIN:
-		t.module.refuse(this)
-		return fmt.Errorf("%w: %w: it is not tried again: correct it and start anew", ErrPIN, err)
-	default:
-		return err
-	}
+	err := t.module.try(this, func() error { return c.Login(c.session, pkcs11.CKU_USER, string(t.pin)) })
+	t.doubt.Store(err != nil && !errors.Is(err, ErrPIN) && info.Flags&pkcs11.CKF_USER_PIN_COUNT_LOW == 0)
+	return err
 }
 
 // stillLoggedIn is an error unless a new session may use private keys. A token

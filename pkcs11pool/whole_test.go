@@ -90,6 +90,19 @@ func TestNothingIsSignedAfterABeginningThatHung(t *testing.T) {
 	}
 }
 
+func TestASignatureThatIsLongerThanItsRoomIsNonsense(t *testing.T) {
+	t.Parallel()
+	p, fault := behindFaults(t, 1)
+	k := mustGenerate(t, p, "k", keys.ECDSAP256)
+	fault.Script(t, "C_Sign 1 overlong")
+	if err := signs(t.Context(), k, crypto.SHA256); !errors.Is(err, errNonsense) || errors.Is(err, keys.ErrBusy) {
+		t.Errorf("got %v", err)
+	}
+	if err := signs(t.Context(), k, crypto.SHA256); err != nil {
+		t.Error(err)
+	}
+}
+
 // That error alone leaves an operation half done: the next job would fall over it.
 func TestASessionWithASignatureThatDidNotFitIsNotLentAgain(t *testing.T) {
 	t.Parallel()

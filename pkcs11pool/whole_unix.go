@@ -48,6 +48,7 @@ static struct outcome sign_whole(void *functions, unsigned int *halt, word sessi
 import "C"
 
 import (
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 
@@ -79,6 +80,8 @@ func (l library) SignWhole(halt *atomic.Uint32, s pkcs11.SessionHandle, m *pkcs1
 		return nil, pkcs11.Error(o.rv), nil
 	case o.rv != pkcs11.CKR_OK:
 		return nil, nil, pkcs11.Error(o.rv)
+	case o.size > C.word(size):
+		return nil, nil, fmt.Errorf("%w: a signature of %d bytes where %d have room", errNonsense, uint64(o.size), size)
 	}
-	return signature[:min(int(o.size), size)], nil, nil
+	return signature[:o.size], nil, nil
 }

@@ -23,6 +23,7 @@
  *     C_Sign 1 hang                   until the script has that line no more
  *     C_Sign 1 after hang             it signs, and then does not return
  *     C_Sign * corrupt                a bit of what it returns is wrong
+ *     C_Sign * overlong               it says that it returned 2^40 bytes and more
  *     C_Sign 4 really return 0xB3     and it is true: see below
  *     * * p=0.01 seed=7 return 0x30   at random, the same way each time
  *     engines 8                       so many calls can be delayed at once
@@ -312,7 +313,7 @@ struct rule {
 	int function; /* -1: all with a slot or session */
 	uint64_t from, to, seed, count;
 	double p;
-	int after, really, hang, corrupt, returns;
+	int after, really, hang, corrupt, overlong, returns;
 	U code;
 	long delay; /* ns */
 };
@@ -421,6 +422,8 @@ static void parse_rule(struct rule *r, const char *function, char **save)
 			r->hang = acts = 1;
 		} else if (!strcmp(w, "corrupt")) {
 			r->corrupt = acts = 1;
+		} else if (!strcmp(w, "overlong")) {
+			r->overlong = acts = 1;
 		} else if ((!strcmp(w, "return") || !strcmp(w, "delay"))) {
 			char *v = strtok_r(NULL, " \t", save);
 			if (!v)
@@ -596,7 +599,7 @@ static struct script *current(void) { return __atomic_load_n(&script, __ATOMIC_S
 struct verdict {
 	long delay;
 	const struct rule *returns, *hangs;
-	int corrupt;
+	int corrupt, overlong;
 };
 
 static double chance(uint64_t seed, uint64_t n)
@@ -628,6 +631,7 @@ static struct verdict judge(int function, const struct token *t)
 			continue;
 		v.delay += r->delay;
 		v.corrupt |= r->corrupt;
+		v.overlong |= r->overlong;
 		if (r->returns && !v.returns)
 			v.returns = r;
 		if (r->hang && !v.hangs)
@@ -1007,6 +1011,8 @@ static U play(int f, int which, const U *a, struct session *s, struct token *t)
 		hang(v.hangs);
 	if (v.corrupt && rv == OK && (which == C_Sign_ || which == C_Decrypt_) && *(U *)a[4] > 0)
 		((unsigned char *)a[3])[*(U *)a[4] - 1] ^= 1;
+	if (v.overlong && rv == OK && which == C_Sign_)
+		*(U *)a[4] += 1UL << 40;
 	if (v.returns) {
 		add(&book->function[which].injected, 1);
 		rv = v.returns->code;
