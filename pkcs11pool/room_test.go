@@ -112,6 +112,31 @@ func TestSessionsThatCanNotBeOpenedAreTriedWithPauses(t *testing.T) {
 	})
 }
 
+// After the pause nobody but the keeper may be there to think of it.
+func TestASessionThatCouldNotBeOpenedIsOpenedLater(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newDevice(t, 1)
+		cfg := at("a")
+		cfg.MinSessions = 2
+		p := d.pool(t, cfg)
+		d.on("C_OpenSession", func(n int) error {
+			if n == 3 {
+				return pkcs11.Error(pkcs11.CKR_FUNCTION_FAILED)
+			}
+			return nil
+		})
+		mustDo(t, p, &job{run: func(c *conn) error { return c.SignInit(c.session, nil, 1) }}) // half done
+		wait(leastPause - time.Millisecond)
+		if n := p.Stat().Tokens[0].Idle; n != 1 {
+			t.Errorf("%d sessions before the time", n)
+		}
+		wait(time.Millisecond)
+		if n := p.Stat().Tokens[0].Idle; n != 2 {
+			t.Errorf("%d sessions, want 2", n)
+		}
+	})
+}
+
 // When a token has no session left, it is no time for a pause.
 func TestAPauseIsNotForATokenWithoutSessions(t *testing.T) {
 	bubble(t, func(t *testing.T) {
