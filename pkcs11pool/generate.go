@@ -223,19 +223,25 @@ func (p *Pool) create(c *conn, m making, id []byte) (creation, error) {
 		return creation{}, err
 	}
 	at, fault, err := p.inspect(c, m, id, private)
-	if err != nil {
-		// Not as it is: whatever it says was not done, the key was made.
-		return creation{}, fmt.Errorf("pkcs11pool: token %s: a key was made, and can't be looked at: %v", c.token.name, err) //nolint:errorlint // see above
-	}
-	if fault == nil {
+	if err == nil && fault == nil {
 		return creation{at: at}, nil
 	}
-	for _, o := range []pkcs11.ObjectHandle{private, public} {
-		if err := c.DestroyObject(c.session, o); err != nil {
-			return creation{}, fmt.Errorf("a key was made and must not be used (%w), but can't be destroyed: %w", fault, err)
-		}
+	gone := destroyPair(c, private, public)
+	switch {
+	case err != nil && gone != nil:
+		// Not as it is: whatever it says was not done, the key was made.
+		return creation{}, fmt.Errorf("pkcs11pool: token %s: a key was made, and can't be looked at: %v", c.token.name, err) //nolint:errorlint // see above
+	case err != nil:
+		c.effect = false
+		return creation{}, err
+	case gone != nil:
+		return creation{}, fmt.Errorf("a key was made and must not be used (%w), but can't be destroyed: %w", fault, gone)
 	}
 	return creation{fault: fault}, nil
+}
+
+func destroyPair(c *conn, private, public pkcs11.ObjectHandle) error {
+	return errors.Join(c.DestroyObject(c.session, private), c.DestroyObject(c.session, public))
 }
 
 // inspect looks whether a key that was made is what was asked for.

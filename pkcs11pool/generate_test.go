@@ -106,11 +106,26 @@ func TestAKeyThatWasMadeIsNotSaidNotToBe(t *testing.T) {
 	t.Parallel()
 	s := newShelf()
 	s.fails["GetAttributeValue"] = pkcs11.Error(pkcs11.CKR_SESSION_HANDLE_INVALID)
+	s.fails["DestroyObject"] = s.fails["GetAttributeValue"]
 	p, _ := loggingPool()
 	c := s.conn()
 	_, err := p.create(c, mustMaking(t, "k", keys.ECDSAP256, GenerateOptions{}), []byte{1})
 	if err == nil || meaningOf(err).idle || !c.effect || !strings.Contains(err.Error(), "a key was made") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestAKeyThatCanNotBeLookedAtIsDestroyed(t *testing.T) {
+	t.Parallel()
+	for _, call := range []string{"GetAttributeValue", "FindObjects"} {
+		s := newShelf()
+		s.fails[call] = pkcs11.Error(pkcs11.CKR_DEVICE_ERROR)
+		p, _ := loggingPool()
+		c := s.conn()
+		_, err := p.create(c, mustMaking(t, "k", keys.ECDSAP256, GenerateOptions{}), []byte{1})
+		if !errors.Is(err, s.fails[call]) || c.effect || slices.ContainsFunc(s.objects, func(v values) bool { return v != nil }) {
+			t.Errorf("%s: %v, effect %v, left %v", call, err, c.effect, s.objects)
+		}
 	}
 }
 
