@@ -63,7 +63,12 @@ type library struct {
 }
 
 // bind returns what calls a module.
-func bind(lib *pkcs11.Ctx, functions unsafe.Pointer) cryptoki { return library{lib, functions} }
+func bind(lib *pkcs11.Ctx, functions unsafe.Pointer) cryptoki {
+	if functions == nil {
+		return lib
+	}
+	return library{lib, functions}
+}
 
 // SignWhole implements wholeSigner.
 func (l library) SignWhole(halt *atomic.Uint32, s pkcs11.SessionHandle, m *pkcs11.Mechanism, key pkcs11.ObjectHandle,
