@@ -18,17 +18,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ThalesGroup/crypto11"
 	"github.com/miekg/pkcs11"
 
 	"github.com/secsy-pki/secsy-pki/pkcs11pool/pkcs11test"
 )
 
 const (
-	plain    = "token-1" // has one key of each kind
-	crowded  = "token-2" // has many objects besides
-	fillers  = 200
-	exponent = 65537                // of RSA keys
-	distance = 2 * time.Millisecond // to a device behind a network
+	plain        = "token-1" // has one key of each kind
+	crowded      = "token-2" // has many objects besides
+	fillers      = 200
+	exponent     = 65537 // of RSA keys
+	sharedModule = "shared"
+	distance     = 2 * time.Millisecond // to a device behind a network
 )
 
 // A kind is a kind of key with what is signed with it.
@@ -132,7 +134,7 @@ type host struct {
 	device  string // name and version
 	far     *pkcs11test.Fault
 	public  map[string]map[string]crypto.PublicKey // by token and kind
-	modules map[string]string                      // by subject
+	modules map[string]string                      // by who loads them
 	loaded  map[string]*pkcs11.Ctx                 // by module: those of bare calls
 	opened  map[opening]func(kind) (sign, error)
 	closes  []func() error
@@ -178,7 +180,25 @@ func (h *host) make() error {
 	if h.far, err = pkcs11test.MakeFault(far, h.softhsm); err != nil {
 		return err
 	}
-	return h.fill()
+	if err := h.fill(); err != nil {
+		return err
+	}
+	return h.initialize()
+}
+
+// initialize has crypto11 initialize the module that is shared, on which it
+// insists. The others take it as it is.
+func (h *host) initialize() error {
+	module, err := h.module(sharedModule, false)
+	if err != nil {
+		return err
+	}
+	c, err := crypto11.Configure(&crypto11.Config{Path: module, TokenLabel: plain, Pin: pkcs11test.PIN, MaxSessions: 2})
+	if err != nil {
+		return err
+	}
+	h.onClose(c.Close)
+	return nil
 }
 
 func (h *host) onClose(f func() error) { h.closes = append(h.closes, f) }
@@ -198,7 +218,11 @@ func (h *host) close() error {
 func (h *host) sign(o opening, k kind) (sign, error) {
 	with, ok := h.opened[o]
 	if !ok {
-		module, err := h.module(o.subject, o.far)
+		loader := sharedModule
+		if o.far || subjects[o.subject].alone {
+			loader = o.subject
+		}
+		module, err := h.module(loader, o.far)
 		if err != nil {
 			return nil, err
 		}
@@ -221,10 +245,10 @@ func (h *host) sign(o opening, k kind) (sign, error) {
 	return s, nil
 }
 
-// module returns a module that only this subject has. In a far one C_Sign takes
-// longer.
-func (h *host) module(subject string, far bool) (string, error) {
-	name := subject
+// module returns a copy of the module for whoever loads it. From a far one C_Sign
+// takes longer.
+func (h *host) module(loader string, far bool) (string, error) {
+	name := loader
 	if far {
 		name += " far"
 	}
@@ -267,7 +291,7 @@ func copyFile(from, to string) error {
 
 // fill makes the keys and the other objects.
 func (h *host) fill() error {
-	module, err := h.module("fill", false)
+	module, err := h.module("filling", false)
 	if err != nil {
 		return err
 	}
@@ -341,7 +365,7 @@ func generate(c *pkcs11.Ctx, s pkcs11.SessionHandle, k kind, id byte) (crypto.Pu
 	return k.public(got[0].Value)
 }
 
-// load initializes a module for bare calls, once.
+// load loads a module for bare calls, once.
 func (h *host) load(module string) (*pkcs11.Ctx, error) {
 	if c, ok := h.loaded[module]; ok {
 		return c, nil
@@ -350,11 +374,13 @@ func (h *host) load(module string) (*pkcs11.Ctx, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%s can't be loaded", module)
 	}
-	if err := c.Initialize(); err != nil {
+	switch err := c.Initialize(); {
+	case err == nil:
+		h.onClose(c.Finalize)
+	case !errors.Is(err, pkcs11.Error(pkcs11.CKR_CRYPTOKI_ALREADY_INITIALIZED)):
 		return nil, fmt.Errorf("C_Initialize: %w", err)
 	}
 	h.loaded[module] = c
-	h.onClose(c.Finalize)
 	return c, nil
 }
 

@@ -6,8 +6,9 @@
 //
 // Rounds of all subjects are interleaved, so that a host that is slow for a while
 // is slow for each; a ratio is of two measurements of one round. The device is
-// SoftHSM in a folder that is gone afterwards, with a copy of its module for each
-// subject, so that nobody shares its locks. The last line is RESULT.
+// SoftHSM in a folder that is gone afterwards. All share one copy of its module but
+// who insists on one of its own, as two copies in one process differ by what of
+// them lies where in memory. The last line is RESULT.
 package main
 
 import (

@@ -32,6 +32,9 @@ type subject struct {
 	what string // it is, with its version
 	// able says whether it can sign with such a key; nil: with all.
 	able func(kind) bool
+	// alone says that it initializes the module itself, and wants nobody else to
+	// have done so.
+	alone bool
 	// open opens the sessions, and returns how a signature is made with a key.
 	open func(h *host, p place) (func(kind) (sign, error), error)
 }
@@ -66,7 +69,8 @@ var subjects = map[string]subject{
 		able: func(k kind) bool { return k.mech != mechEdDSA },
 	},
 	pkcs11kName: {
-		what: "github.com/letsencrypt/pkcs11key/v4 " + version("github.com/letsencrypt/pkcs11key/v4"), open: openPKCS11Key,
+		what: "github.com/letsencrypt/pkcs11key/v4 " + version("github.com/letsencrypt/pkcs11key/v4") + ", with a copy of the module of its own",
+		open: openPKCS11Key, alone: true,
 		able: func(k kind) bool { return k.mech != mechEdDSA },
 	},
 }
