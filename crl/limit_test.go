@@ -91,6 +91,7 @@ func TestABusyDeviceIsAskedAgainSoonAndTheOldCRLServedMeanwhile(t *testing.T) {
 		s.Trigger(w.issuer.ID)
 		asked := time.Now().Add(5 * time.Second) // after the delay in which others may follow
 		time.Sleep(time.Hour)
+		synctest.Wait() // the hour ends at an instant at which it asks
 		var pauses []time.Duration
 		last := asked
 		for _, at := range k.asked()[1:] {
