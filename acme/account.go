@@ -25,12 +25,14 @@ const (
 // An Account is a client with a key.
 type Account struct {
 	ID          string
+	Directory   string // whose it is; "" is the one that every server has
 	Key         []byte // the public JWK
 	Thumbprint  string // RFC 7638, base64url
 	Contacts    []string
 	TermsAgreed bool
 	Status      AccountStatus
 	CreatedAt   time.Time
+	EAB         string // the key of the external account it is bound to, "" for none (RFC 8555 §7.3.4)
 }
 
 var mailDomain = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])$`)

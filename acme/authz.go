@@ -28,7 +28,9 @@ const (
 type Authorization struct {
 	ID         string
 	AccountID  string
-	OrderID    string
+	Directory  string
+	OrderID    string        // the order it was made for, "" if made for none (RFC 8555 §7.4.1)
+	Profile    string        // for whose certificates it holds
 	Identifier ca.Identifier // without "*."
 	Wildcard   bool
 	Status     AuthzStatus // as stored; At says what it is at a time
@@ -42,6 +44,9 @@ type Authorization struct {
 	Expires    time.Time
 	PurgeAt    time.Time
 	Validated  time.Time
+	Answer     []byte    // what the client sent with the challenge, of types that are proven by it
+	CAAChecked time.Time // when CAA records last allowed it; zero: not yet
+	Subdomains bool      // it holds for all names below, too (RFC 9444)
 }
 
 // At returns the authorization as it is at now. A pending one that ran out

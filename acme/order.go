@@ -24,6 +24,7 @@ const (
 type Order struct {
 	ID          string
 	AccountID   string
+	Directory   string
 	Status      OrderStatus // as stored; At says what it is at a time
 	Profile     string
 	Identifiers []ca.Identifier
@@ -33,6 +34,8 @@ type Order struct {
 	CreatedAt   time.Time
 	Expires     time.Time // never after any of its valid authorizations
 	Error       *Problem
+	SetHash     string    // of what was asked for: two orders that have the same are for the same
+	Replaces    ca.Serial // the certificate that it renews, if the client said so (RFC 9773 §5)
 
 	// Once finalized:
 	CSR      []byte // while processing

@@ -13,17 +13,23 @@ type ChallengeType string
 
 // The challenge types.
 const (
-	HTTP01 ChallengeType = "http-01"
-	DNS01  ChallengeType = "dns-01"
+	HTTP01       ChallengeType = "http-01"        // RFC 8555 §8.3
+	DNS01        ChallengeType = "dns-01"         // RFC 8555 §8.4
+	TLSALPN01    ChallengeType = "tls-alpn-01"    // RFC 8737
+	DNSAccount01 ChallengeType = "dns-account-01" // draft-ietf-acme-dns-account-label
+	DNSPersist01 ChallengeType = "dns-persist-01" // draft-ietf-acme-dns-persist
 )
 
 // A Validation asks whether an account controls an identifier.
 type Validation struct {
 	Type             ChallengeType
 	Identifier       ca.Identifier // never with "*."
+	Wildcard         bool          // everything directly below it is to be proven, too
 	Token            string
 	KeyAuthorization string // token "." thumbprint, RFC 8555 §8.1
 	AccountID        string
+	AccountURL       string
+	Answer           []byte // what the client sent to say that it is ready, for those types that are proven by it
 }
 
 // A ValidationRecord is the evidence of one attempt, good or bad, for the audit log.
@@ -35,6 +41,19 @@ type ValidationRecord struct {
 	Resolver string        `json:"resolver,omitempty"`
 	At       time.Time     `json:"at"`
 	Took     time.Duration `json:"took"`
+	CAA      *CAARecord    `json:"caa,omitempty"` // of the check that went with it
+	// Perspectives are what was seen from elsewhere, if anything had to be.
+	Perspectives []PerspectiveRecord `json:"perspectives,omitempty"`
+}
+
+// A PerspectiveRecord is what one remote perspective saw.
+type PerspectiveRecord struct {
+	Name    string        `json:"name"`
+	Region  string        `json:"region"` // of the regional internet registries
+	OK      bool          `json:"ok"`
+	Problem string        `json:"problem,omitempty"` // type and detail of what it said against it
+	Addrs   []netip.Addr  `json:"addrs,omitempty"`
+	Took    time.Duration `json:"took"`
 }
 
 // A Validator goes out and looks. It is safe for concurrent use, keeps to ctx
@@ -42,4 +61,31 @@ type ValidationRecord struct {
 // detail may be shown to the client.
 type Validator interface {
 	Validate(ctx context.Context, v Validation) (ValidationRecord, *Problem)
+}
+
+// A CAAQuery asks whether the CAA records of a domain allow a certificate for
+// one name (RFC 8659, RFC 8657).
+type CAAQuery struct {
+	Name       string // without "*."
+	Wildcard   bool
+	Method     ChallengeType // by which the name was, or is to be, proven
+	AccountURL string
+}
+
+// A CAARecord is the evidence of one check of CAA records.
+type CAARecord struct {
+	Name     string        `json:"name"`
+	Found    string        `json:"found,omitempty"` // the domain whose records counted, "" for none
+	Records  []string      `json:"records,omitempty"`
+	Resolver string        `json:"resolver,omitempty"`
+	At       time.Time     `json:"at"`
+	Took     time.Duration `json:"took"`
+	// Perspectives are what was seen from elsewhere, if anything had to be.
+	Perspectives []PerspectiveRecord `json:"perspectives,omitempty"`
+}
+
+// A CAAChecker asks the DNS. It keeps to the rules of a Validator: nil means
+// that the certificate is allowed, and no answer is never a yes.
+type CAAChecker interface {
+	CheckCAA(ctx context.Context, q CAAQuery) (CAARecord, *Problem)
 }

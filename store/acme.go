@@ -113,7 +113,7 @@ func readProblem(s string) (*acme.Problem, error) {
 
 // Accounts.
 
-const accountColumns = `a.id, a.thumbprint, a.jwk, a.contacts, a.terms_agreed, a.status, a.created_at`
+const accountColumns = `a.id, a.thumbprint, a.jwk, a.contacts, a.terms_agreed, a.status, a.created_at, a.directory, a.eab_kid`
 
 func scanAccount(row Row) (acme.Account, error) {
 	var (
@@ -121,7 +121,7 @@ func scanAccount(row Row) (acme.Account, error) {
 		jwk, contacts, status string
 		terms, created        int64
 	)
-	if err := row.Scan(&a.ID, &a.Thumbprint, &jwk, &contacts, &terms, &status, &created); err != nil {
+	if err := row.Scan(&a.ID, &a.Thumbprint, &jwk, &contacts, &terms, &status, &created, &a.Directory, &a.EAB); err != nil {
 		return a, err
 	}
 	a.Key, a.TermsAgreed, a.Status, a.CreatedAt = []byte(jwk), terms != 0, acme.AccountStatus(status), fromMicros(created)
@@ -138,9 +138,9 @@ func (s *ACME) CreateAccount(ctx context.Context, a acme.Account, e audit.Entry)
 		created bool
 	)
 	err := s.write(ctx, "creating account", func(ctx context.Context, tx Tx) error {
-		n, err := tx.Exec(ctx, `INSERT INTO acme_accounts (id, thumbprint, jwk, contacts, terms_agreed, status, created_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (thumbprint) DO NOTHING`,
-			a.ID, a.Thumbprint, string(a.Key), asJSON(a.Contacts), flag(a.TermsAgreed), string(a.Status), micros(a.CreatedAt))
+		n, err := tx.Exec(ctx, `INSERT INTO acme_accounts (id, thumbprint, jwk, contacts, terms_agreed, status, created_at, directory, eab_kid)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (thumbprint, directory) DO NOTHING`,
+			a.ID, a.Thumbprint, string(a.Key), asJSON(a.Contacts), flag(a.TermsAgreed), string(a.Status), micros(a.CreatedAt), a.Directory, a.EAB)
 		if err != nil {
 			return err
 		}
@@ -202,22 +202,24 @@ func (s *ACME) ChangeKey(ctx context.Context, id, old string, jwk []byte, thumbp
 // Orders.
 
 const orderColumns = `o.id, o.account_id, o.status, o.profile, o.identifiers, o.authz_ids, o.not_before, o.not_after,
-	o.created_at, o.expires, o.error, o.csr, o.csr_hash, o.intent_id, o.attempts, o.deaths, o.due_at, o.renewal, o.certificate_id, o.serial`
+	o.created_at, o.expires, o.error, o.csr, o.csr_hash, o.intent_id, o.attempts, o.deaths, o.due_at, o.renewal, o.certificate_id, o.serial,
+	o.directory, o.set_hash, o.replaces`
 
 func scanOrder(row Row) (acme.Order, error) {
 	var (
 		o                                               acme.Order
-		status, ids, authzs, problem, serial            string
+		status, ids, authzs, problem, serial, replaces  string
 		notBefore, notAfter, created, expires, due, try int64
 		deaths, renewal                                 int64
 	)
 	err := row.Scan(&o.ID, &o.AccountID, &status, &o.Profile, &ids, &authzs, &notBefore, &notAfter,
-		&created, &expires, &problem, &o.CSR, &o.CSRHash, &o.IntentID, &try, &deaths, &due, &renewal, &o.CertificateID, &serial)
+		&created, &expires, &problem, &o.CSR, &o.CSRHash, &o.IntentID, &try, &deaths, &due, &renewal, &o.CertificateID, &serial,
+		&o.Directory, &o.SetHash, &replaces)
 	if err != nil {
 		return o, err
 	}
 	o.Status, o.Serial, o.Attempts = acme.OrderStatus(status), ca.Serial(serial), int(try)
-	o.Deaths, o.Renewal = int(deaths), renewal != 0
+	o.Deaths, o.Renewal, o.Replaces = int(deaths), renewal != 0, ca.Serial(replaces)
 	o.NotBefore, o.NotAfter, o.CreatedAt, o.Expires, o.DueAt = fromMicros(notBefore), fromMicros(notAfter), fromMicros(created), fromMicros(expires), fromMicros(due)
 	if err := json.Unmarshal([]byte(ids), &o.Identifiers); err != nil {
 		return o, fmt.Errorf("decoding identifiers of order %s: %w", o.ID, err)
@@ -243,13 +245,13 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 		// place: the bound is against floods, and is soft by as many as arrive
 		// at once.
 		n, err := tx.Exec(ctx, `INSERT INTO acme_orders (id, account_id, status, profile, identifiers, authz_ids, open_authzs,
-				not_before, not_after, created_at, expires, sweep_at)
-			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12
+				not_before, not_after, created_at, expires, sweep_at, directory, set_hash, replaces)
+			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15
 			WHERE (SELECT COUNT(*) FROM (SELECT 1 FROM acme_orders
-				WHERE account_id = $13 AND status IN ('pending', 'ready') LIMIT $14) open_ones) < $14`,
+				WHERE account_id = $2 AND status IN ('pending', 'ready') LIMIT $16) open_ones) < $16`,
 			o.ID, o.AccountID, string(o.Status), o.Profile, asJSON(o.Identifiers), asJSON(o.AuthzIDs), int64(len(as)),
 			micros(o.NotBefore), micros(o.NotAfter), micros(o.CreatedAt), micros(o.Expires), micros(o.Expires),
-			o.AccountID, int64(l.MaxOpen))
+			o.Directory, o.SetHash, string(o.Replaces), int64(l.MaxOpen))
 		if err != nil {
 			return err
 		}
@@ -294,7 +296,8 @@ func insertAuthzs(ctx context.Context, tx Tx, as []acme.Authorization) error {
 			q    strings.Builder
 			args []any
 		)
-		q.WriteString(`INSERT INTO acme_authzs (id, account_id, order_id, type, name, wildcard, status, token, offered, created_at, expires, purge_at) VALUES `)
+		q.WriteString(`INSERT INTO acme_authzs (id, account_id, order_id, type, name, wildcard, status, token, offered, created_at, expires, purge_at,
+			directory, profile, subdomains) VALUES `)
 		for i, a := range chunk {
 			if i > 0 {
 				q.WriteString(", ")
@@ -302,6 +305,7 @@ func insertAuthzs(ctx context.Context, tx Tx, as []acme.Authorization) error {
 			row := []any{
 				a.ID, a.AccountID, a.OrderID, string(a.Identifier.Type), a.Identifier.Value, flag(a.Wildcard), string(a.Status),
 				a.Token, asJSON(a.Offered), micros(a.CreatedAt), micros(a.Expires), micros(a.PurgeAt),
+				a.Directory, a.Profile, flag(a.Subdomains),
 			}
 			q.WriteString("(")
 			for j := range row {
@@ -347,21 +351,25 @@ func (s *ACME) ListOrders(ctx context.Context, accountID, after string, limit in
 // Authorizations.
 
 const authzColumns = `z.id, z.account_id, z.order_id, z.type, z.name, z.wildcard, z.status, z.token, z.offered, z.challenge,
-	z.lease_until, z.attempts, z.error, z.created_at, z.expires, z.validated_at, z.purge_at`
+	z.lease_until, z.attempts, z.error, z.created_at, z.expires, z.validated_at, z.purge_at,
+	z.directory, z.profile, z.answer, z.caa_at, z.subdomains`
 
 func scanAuthz(row Row) (acme.Authorization, error) {
 	var (
 		a                                                    acme.Authorization
 		typ, status, offered, challenge, problem             string
 		wild, lease, try, created, expires, validated, purge int64
+		caa, subdomains                                      int64
 	)
 	err := row.Scan(&a.ID, &a.AccountID, &a.OrderID, &typ, &a.Identifier.Value, &wild, &status, &a.Token, &offered, &challenge,
-		&lease, &try, &problem, &created, &expires, &validated, &purge)
+		&lease, &try, &problem, &created, &expires, &validated, &purge,
+		&a.Directory, &a.Profile, &a.Answer, &caa, &subdomains)
 	if err != nil {
 		return a, err
 	}
 	a.Identifier.Type, a.Wildcard, a.Status = ca.IdentifierType(typ), wild != 0, acme.AuthzStatus(status)
-	a.Challenge, a.Attempts = acme.ChallengeType(challenge), int(try)
+	a.Challenge, a.Attempts, a.Subdomains = acme.ChallengeType(challenge), int(try), subdomains != 0
+	a.CAAChecked = fromMicros(caa)
 	a.Lease, a.CreatedAt, a.Expires, a.Validated, a.PurgeAt = fromMicros(lease), fromMicros(created), fromMicros(expires), fromMicros(validated), fromMicros(purge)
 	if err := json.Unmarshal([]byte(offered), &a.Offered); err != nil {
 		return a, fmt.Errorf("decoding challenges of authorization %s: %w", a.ID, err)
