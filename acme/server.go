@@ -24,6 +24,9 @@ import (
 type Config struct {
 	BaseURL *url.URL // how clients reach the server: every link and the check of "url" use it, no header can change it
 	Path    string   // below BaseURL, default "/acme"
+	// Instance names this replica among those on one database: its nonces
+	// outlive its restart.
+	Instance string
 
 	Store     Store
 	CA        CA

@@ -62,6 +62,7 @@ type Store interface {
 	Authorizations
 	Issuances
 	Certificates
+	NonceStates
 	// Sweep turns orders that expired to invalid, and deletes orders and
 	// authorizations whose time to be purged has come. It touches at most limit
 	// of each and reports how many it did touch. What accounts no longer owe of

@@ -100,7 +100,7 @@ func (a *app) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		a.buildAdmission, a.openKeys, a.fitGate, a.openIssuers, a.openStore, a.buildAuthority, a.buildBudget,
 		a.buildStatus, a.buildACME, a.buildAdmin, a.buildCertificate, a.buildFront,
-		a.prepare,
+		a.prepare, a.takeNonces,
 	} {
 		if err := step(ctx); err != nil {
 			return err

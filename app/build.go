@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/acme"
@@ -200,7 +201,7 @@ func (a *app) buildACME(context.Context) error {
 		return err
 	}
 	cfg := acme.Config{
-		BaseURL: a.cfg.Listen.HTTPS.ExternalURL.Parsed(), Path: acmePath,
+		BaseURL: a.cfg.Listen.HTTPS.ExternalURL.Parsed(), Path: acmePath, Instance: strconv.Itoa(int(a.cfg.Serials.Shard)),
 		Store: store.NewACME(a.db), CA: a.ca, Validator: v,
 		TermsOfService: string(c.TermsOfService), Website: string(c.Website),
 		OrderLifetime: c.OrderLifetime.Std(), AuthzLifetime: c.AuthorizationLifetime.Std(), MaxOpenOrders: c.MaxPendingOrders,
@@ -214,7 +215,19 @@ func (a *app) buildACME(context.Context) error {
 	if a.acme, err = acme.New(cfg); err != nil {
 		return fmt.Errorf("acme: %w", err)
 	}
-	a.serve("acme", a.acme.Run)
+	a.services = append(a.services, service{name: "acme", run: a.acme.Run, last: a.acme.SaveNonces, err: make(chan error, 1)})
+	return nil
+}
+
+// takeNonces comes last before the serving: what is taken over is handed on only
+// by a program that served.
+func (a *app) takeNonces(ctx context.Context) error {
+	if a.acme == nil {
+		return nil
+	}
+	if err := a.acme.TakeNonces(ctx); err != nil {
+		a.log.WarnContext(ctx, "clients have to get new nonces", "error", err)
+	}
 	return nil
 }
 

@@ -28,6 +28,7 @@ func TestEngines(t *testing.T) {
 		{"acme", storetest.ACME},
 		{"status", storetest.Status},
 		{"admission", storetest.Admission},
+		{"acmenonces", storetest.ACMENonces},
 	}
 	for _, engine := range engines {
 		for _, suite := range suites {
