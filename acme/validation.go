@@ -34,14 +34,16 @@ type Validation struct {
 
 // A ValidationRecord is the evidence of one attempt, good or bad, for the audit log.
 type ValidationRecord struct {
-	Type     ChallengeType `json:"type"`
-	Name     string        `json:"name"`
-	URLs     []string      `json:"urls,omitempty"`  // what was fetched, redirects included
-	Addrs    []netip.Addr  `json:"addrs,omitempty"` // what was connected to
-	Resolver string        `json:"resolver,omitempty"`
-	At       time.Time     `json:"at"`
-	Took     time.Duration `json:"took"`
-	CAA      *CAARecord    `json:"caa,omitempty"` // of the check that went with it
+	Type  ChallengeType `json:"type"`
+	Name  string        `json:"name"`
+	URLs  []string      `json:"urls,omitempty"`  // what was fetched, redirects included
+	Addrs []netip.Addr  `json:"addrs,omitempty"` // what was connected to
+	// Certificate is the SHA-256 of the one that a server of tls-alpn-01 showed.
+	Certificate string        `json:"certificate,omitempty"`
+	Resolver    string        `json:"resolver,omitempty"`
+	At          time.Time     `json:"at"`
+	Took        time.Duration `json:"took"`
+	CAA         *CAARecord    `json:"caa,omitempty"` // of the check that went with it
 	// Perspectives are what was seen from elsewhere, if anything had to be.
 	Perspectives []PerspectiveRecord `json:"perspectives,omitempty"`
 }

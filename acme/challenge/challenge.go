@@ -28,6 +28,7 @@ type Config struct {
 
 	HTTPPort  int // of http-01, and of http redirects without a port; 80
 	HTTPSPort int // of https redirects without a port; 443
+	TLSPort   int // of tls-alpn-01; 443
 
 	// AllowPrivate lets names lead to private addresses (RFC 1918, RFC 6598,
 	// RFC 4193), as those of an internal CA do.
@@ -87,6 +88,7 @@ func New(cfg Config) (*Validator, error) {
 func (c *Config) complete() error {
 	orElse(&c.HTTPPort, 80)
 	orElse(&c.HTTPSPort, 443)
+	orElse(&c.TLSPort, 443)
 	orElse(&c.Timeout, 10*time.Second)
 	orElse(&c.DNSTimeout, 2*time.Second)
 	orElse(&c.StepTimeout, c.Timeout/3)
@@ -94,7 +96,7 @@ func (c *Config) complete() error {
 	orElse(&c.MaxRedirects, 10)
 	orElse(&c.UserAgent, "secsy-pki ACME validation")
 	orElse(&c.Logger, slog.New(slog.DiscardHandler))
-	for _, port := range []int{c.HTTPPort, c.HTTPSPort} {
+	for _, port := range []int{c.HTTPPort, c.HTTPSPort, c.TLSPort} {
 		if port < 1 || port > 65535 {
 			return fmt.Errorf("%d is no port", port)
 		}
@@ -150,6 +152,8 @@ func (a *attempt) run(ctx context.Context) *acme.Problem {
 		return a.http01(ctx)
 	case acme.DNS01:
 		return a.dns01(ctx)
+	case acme.TLSALPN01:
+		return a.tlsALPN01(ctx)
 	}
 	return problem(acme.Malformed, nil, "challenges of type %s are not supported", excerpt([]byte(a.q.Type)))
 }
@@ -157,16 +161,29 @@ func (a *attempt) run(ctx context.Context) *acme.Problem {
 // check refuses what would not make a plain URL or DNS name. The room above has
 // looked already; but this is the last gate before the network.
 func check(q acme.Validation) *acme.Problem {
-	if q.Identifier.Type != ca.DNS {
-		return problem(acme.UnsupportedIdentifier, nil, "only names can be validated this way")
-	}
-	if !isHostname(q.Identifier.Value) {
+	connects := q.Type == acme.HTTP01 || q.Type == acme.TLSALPN01
+	switch {
+	case q.Identifier.Type == ca.IP && connects:
+		if addr, err := netip.ParseAddr(q.Identifier.Value); err != nil || !isIdentifier(addr, q.Identifier.Value) {
+			return problem(acme.Malformed, nil, "%s is not an address in its one spelling", excerpt([]byte(q.Identifier.Value)))
+		}
+	case q.Identifier.Type != ca.DNS:
+		return problem(acme.UnsupportedIdentifier, nil, "identifiers of this type can't be validated this way")
+	case !isHostname(q.Identifier.Value):
 		return problem(acme.Malformed, nil, "%s is not a host name", excerpt([]byte(q.Identifier.Value)))
+	case q.Wildcard && connects:
+		return problem(acme.Malformed, nil, "a wildcard can't be validated this way")
 	}
 	if !isToken(q.Token) || !strings.HasPrefix(q.KeyAuthorization, q.Token+".") {
 		return problem(acme.ServerInternal, errors.New("the challenge's token is not one of ours"), "the challenge is damaged")
 	}
 	return nil
+}
+
+// isIdentifier reports whether text is how an identifier writes addr (RFC 8738
+// §3: RFC 5952, and IPv4 with dots).
+func isIdentifier(addr netip.Addr, text string) bool {
+	return addr.Zone() == "" && !addr.Is4In6() && addr.String() == text
 }
 
 // isToken reports whether s is base64url of the length that RFC 8555 §8 has at least.

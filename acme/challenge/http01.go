@@ -12,11 +12,9 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/secsy-pki/secsy-pki/acme"
 )
@@ -58,15 +56,24 @@ func (a *attempt) http01(ctx context.Context) *acme.Problem {
 }
 
 func (v *Validator) firstTarget(q acme.Validation) target {
-	host := q.Identifier.Value
-	if v.cfg.HTTPPort != 80 {
-		host = net.JoinHostPort(host, strconv.Itoa(v.cfg.HTTPPort))
-	}
 	return target{
-		url:  &url.URL{Scheme: "http", Host: host, Path: "/.well-known/acme-challenge/" + q.Token},
+		url: &url.URL{
+			Scheme: "http", Host: authority(q.Identifier.Value, v.cfg.HTTPPort, 80),
+			Path: "/.well-known/acme-challenge/" + q.Token,
+		},
 		host: q.Identifier.Value,
 		port: uint16(v.cfg.HTTPPort),
 	}
+}
+
+// authority is host and port as a URL has them: IPv6 addresses in brackets (RFC
+// 3986 §3.2.2), and no port that is the scheme's own.
+func authority(host string, port, own int) string {
+	at := net.JoinHostPort(host, strconv.Itoa(port))
+	if port == own {
+		return strings.TrimSuffix(at, ":"+strconv.Itoa(port))
+	}
+	return at
 }
 
 // An answer is as much of a response as is wanted.
@@ -130,20 +137,21 @@ func (v *Validator) redirect(from target, location []string) (target, error) {
 		return target{}, fmt.Errorf("the redirect to %s is not a URL with a host", where)
 	}
 	host := strings.ToLower(u.Hostname())
-	if _, err := netip.ParseAddr(host); err == nil {
+	// Who is proven by its address may send us from http to https there, and
+	// to no other address.
+	_, err = netip.ParseAddr(host)
+	same := host == from.host
+	if err == nil && !same {
 		return target{}, fmt.Errorf("the redirect to %s is to an IP address, not to a name", where)
 	}
-	if !isHostname(host) {
+	if err != nil && !isHostname(host) {
 		return target{}, fmt.Errorf("the redirect to %s is not to a host name", where)
 	}
 	port, ok := v.redirectPort(u)
 	if !ok {
 		return target{}, fmt.Errorf("the redirect to %s is to a port other than %d and %d", where, v.cfg.HTTPPort, v.cfg.HTTPSPort)
 	}
-	u.Host = host
-	if p := u.Scheme; p == "http" && port != 80 || p == "https" && port != 443 {
-		u.Host = net.JoinHostPort(host, strconv.Itoa(port))
-	}
+	u.Host = authority(host, port, map[string]int{"http": 80, "https": 443}[u.Scheme])
 	return target{url: u, host: host, port: uint16(port)}, nil
 }
 
@@ -177,9 +185,9 @@ func (a *attempt) fetch(ctx context.Context, t target) (*answer, *acme.Problem) 
 	if p != nil {
 		return nil, p
 	}
-	conn, p := a.connect(ctx, t, addrs)
-	if p != nil {
-		return nil, p
+	conn, err := a.connect(ctx, addrs, t.port)
+	if err != nil {
+		return nil, problem(acme.Connection, err, "fetching %s: %v", shown(t), err)
 	}
 	defer func() { _ = conn.Close() }() // nothing is kept alive
 	if t.url.Scheme != "https" {
@@ -190,44 +198,6 @@ func (a *attempt) fetch(ctx context.Context, t target) (*answer, *acme.Problem) 
 		return nil, p
 	}
 	return a.get(ctx, t, secure)
-}
-
-// connect dials addresses that were judged, and no name: what the DNS says
-// a moment later does not matter. It tries the first of IPv6 and, if that can't
-// be connected to, the first of IPv4.
-func (a *attempt) connect(ctx context.Context, t target, addrs []netip.Addr) (net.Conn, *acme.Problem) {
-	var p *acme.Problem
-	for _, addr := range firstOfEach(addrs) {
-		conn, err := a.dial(ctx, netip.AddrPortFrom(addr, t.port))
-		if err == nil {
-			return conn, nil
-		}
-		p = problem(acme.Connection, err, "fetching %s: connecting to %s: %s", shown(t), netip.AddrPortFrom(addr, t.port), cause(err))
-	}
-	return nil, p
-}
-
-// firstOfEach takes one address of each family, in the order they come.
-func firstOfEach(addrs []netip.Addr) []netip.Addr {
-	var six, four []netip.Addr
-	for _, addr := range addrs {
-		if addr.Is4() {
-			four = append(four, addr)
-		} else {
-			six = append(six, addr)
-		}
-	}
-	return append(six[:min(len(six), 1)], four[:min(len(four), 1)]...)
-}
-
-func (a *attempt) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-	if !a.v.policy.allowed(to.Addr()) {
-		return nil, fmt.Errorf("%s is a forbidden address", to) // not reached: the last of two gates
-	}
-	ctx, cancel := context.WithTimeout(ctx, a.v.cfg.StepTimeout)
-	defer cancel()
-	a.rec.Addrs = append(a.rec.Addrs, to.Addr())
-	return new(net.Dialer).DialContext(ctx, "tcp", to.String())
 }
 
 // handshake speaks TLS without asking who is there: the plain request before
@@ -242,7 +212,7 @@ func (a *attempt) handshake(ctx context.Context, t target, conn net.Conn) (net.C
 		NextProtos:         []string{"http/1.1"},
 	})
 	if err := secure.HandshakeContext(ctx); err != nil {
-		return nil, problem(acme.TLSError, err, "fetching %s: the TLS handshake failed: %s", shown(t), cause(err))
+		return nil, problem(acme.TLSError, err, "fetching %s: the TLS handshake failed: %s", shown(t), tlsCause(err))
 	}
 	return secure, nil
 }
@@ -275,24 +245,4 @@ func (a *attempt) get(ctx context.Context, t target, conn net.Conn) (*answer, *a
 		return nil, problem(acme.Connection, err, "fetching %s: reading the answer: %s", shown(t), cause(err))
 	}
 	return r, nil
-}
-
-// cause puts an error of the network into one of a few words. The error itself
-// is ours alone.
-func cause(err error) string {
-	network, isNetwork := errors.AsType[net.Error](err)
-	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
-		isNetwork && network.Timeout():
-		return "timeout (is there a firewall in between?)"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "connection refused"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return "the connection was closed early"
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return "no route to the host"
-	case errors.Is(err, context.Canceled):
-		return "given up"
-	}
-	return "not a proper answer"
 }

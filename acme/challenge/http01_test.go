@@ -329,7 +329,7 @@ func TestOddQuestionsStayAtHome(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, change := range map[string]func(*acme.Validation){
-		"IP":           func(q *acme.Validation) { q.Identifier.Type, q.Identifier.Value = "ip", "127.0.0.1" },
+		"IP as name":   func(q *acme.Validation) { q.Identifier.Type, q.Identifier.Value = "ip", "localhost" },
 		"wildcard":     func(q *acme.Validation) { q.Identifier.Value = "*.example.com" },
 		"upper case":   func(q *acme.Validation) { q.Identifier.Value = "WWW.example.com" },
 		"dot":          func(q *acme.Validation) { q.Identifier.Value = "example.com." },

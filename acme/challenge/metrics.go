@@ -37,7 +37,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 }
 
 func (m *metrics) observe(r acme.ValidationRecord) {
-	if r.Type == acme.HTTP01 || r.Type == acme.DNS01 { // a closed set
+	switch r.Type { // a closed set
+	case acme.HTTP01, acme.DNS01, acme.TLSALPN01:
 		m.took.WithLabelValues(string(r.Type)).Observe(r.Took.Seconds())
 	}
 }

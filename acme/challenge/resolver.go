@@ -234,9 +234,12 @@ func exchangeError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", errExchange, err)
 }
 
-// addresses finds the addresses of a host that may be connected to, IPv6 first.
+// addresses finds the addresses of a host, which is its own if it is one, that may be connected to, IPv6 first.
 func (a *attempt) addresses(ctx context.Context, host string) ([]netip.Addr, *acme.Problem) {
 	found := localhost(host)
+	if addr, err := netip.ParseAddr(host); err == nil {
+		found = []netip.Addr{addr}
+	}
 	if found == nil {
 		var p *acme.Problem
 		if found, p = a.resolve(ctx, host); p != nil {

@@ -181,6 +181,14 @@ func text(status int, body string) http.Handler {
 	})
 }
 
+// recordHost answers rightly and says which host was asked for.
+func recordHost(hosts chan<- string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hosts <- r.Host
+		_, _ = w.Write([]byte(keyAuthorization))
+	})
+}
+
 func config(ns *nameServer, port int) challenge.Config {
 	return challenge.Config{
 		Resolver: ns.addr, HTTPPort: port, HTTPSPort: 1,
