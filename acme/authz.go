@@ -100,13 +100,12 @@ func (a Authorization) challengeStatus(t ChallengeType) string {
 func newAuthorization(o Order, id ca.Identifier, offered []ChallengeType, purgeAt time.Time) Authorization {
 	a := Authorization{
 		ID: audit.NewID(), AccountID: o.AccountID, OrderID: o.ID, Identifier: id, Status: AuthzPending,
-		Token: newToken(), Offered: offered, CreatedAt: o.CreatedAt, Expires: o.Expires, PurgeAt: purgeAt,
+		Token: newToken(), CreatedAt: o.CreatedAt, Expires: o.Expires, PurgeAt: purgeAt,
 	}
 	if base, ok := wildcardBase(id); ok {
 		a.Identifier.Value, a.Wildcard = base, true
-		// CA/Browser Forum BR 3.2.2.4.19: http-01 does not prove a whole subtree.
-		a.Offered = slices.DeleteFunc(slices.Clone(offered), func(t ChallengeType) bool { return t != DNS01 })
 	}
+	a.Offered = offer(offered, a.Identifier, a.Wildcard)
 	return a
 }
 

@@ -762,7 +762,7 @@ func TestQuotaIsSpentByOrdersAlone(t *testing.T) {
 		c.post(url, "{").problem(400, "malformed")
 		c.post(url, dns()).problem(400, "malformed")
 		c.post(url, dns("a..example")).problem(400, "rejectedIdentifier")
-		c.post(url, map[string]any{"identifiers": []any{map[string]string{"type": "ip", "value": "192.0.2.1"}}}).problem(400, "unsupportedIdentifier")
+		c.post(url, map[string]any{"identifiers": []any{map[string]string{"type": "email", "value": "a@example.com"}}}).problem(400, "unsupportedIdentifier")
 		c.post(url, dns("1.example", "2.example", "3.example", "4.example", "5.example", "6.example", "7.example", "8.example")).problem(400, "rejectedIdentifier")
 		r := c.post(url, dns("1.example", "2.example", "3.example", "4.example", "5.example", "6.example", "7.example")).problem(400, "rejectedIdentifier")
 		if !strings.Contains(r.str("detail"), "never holds more than 6 at once") {

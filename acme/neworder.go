@@ -45,7 +45,7 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 	for _, id := range o.Identifiers {
 		a := newAuthorization(o, id, s.cfg.Challenges, o.Expires.Add(s.cfg.Retention))
 		if len(a.Offered) == 0 {
-			return aboutNameErr(RejectedIdentifier, "a wildcard is proven by dns-01, which is not offered here", id)
+			return aboutNameErr(RejectedIdentifier, "none of the challenges that are offered here can prove it", id)
 		}
 		authzs = append(authzs, a)
 		o.AuthzIDs = append(o.AuthzIDs, a.ID)
@@ -75,7 +75,7 @@ func (s *Server) orderOf(a Account, body newOrderBody) (Order, error) {
 		return o, &Problem{Type: RejectedIdentifier, Detail: fmt.Sprintf("an order has at most %d identifiers", s.cfg.MaxNames)}
 	}
 	o.Identifiers = ca.NormalizeIdentifiers(body.Identifiers)
-	if err := onlyDNS(o.Identifiers); err != nil {
+	if err := onlyProvable(o.Identifiers); err != nil {
 		return o, err
 	}
 	if body.Profile != "" {
@@ -87,12 +87,12 @@ func (s *Server) orderOf(a Account, body newOrderBody) (Order, error) {
 	return o, o.readValidity(body, now)
 }
 
-// onlyDNS refuses what no challenge here can prove.
-func onlyDNS(ids []ca.Identifier) error {
+// onlyProvable refuses what no challenge here can prove.
+func onlyProvable(ids []ca.Identifier) error {
 	var subs []Problem
 	for _, id := range ids {
-		if id.Type != ca.DNS {
-			subs = append(subs, Problem{Type: UnsupportedIdentifier, Detail: "only identifiers of type dns can be proven here", Identifier: shownIdentifier(id)})
+		if id.Type != ca.DNS && id.Type != ca.IP {
+			subs = append(subs, Problem{Type: UnsupportedIdentifier, Detail: "only identifiers of type dns and ip can be proven here", Identifier: shownIdentifier(id)})
 		}
 	}
 	if len(subs) == 0 {

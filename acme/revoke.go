@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 
 	"github.com/secsy-pki/secsy-pki/ca"
@@ -117,8 +118,19 @@ func (s *Server) mayRevoke(r *http.Request, req request, cert *x509.Certificate,
 // than ours have.
 func (s *Server) claimedNames(cert *x509.Certificate) []ca.Identifier {
 	var ids []ca.Identifier
-	for _, n := range cert.DNSNames[:min(len(cert.DNSNames), s.cfg.MaxNames)] {
+	for _, n := range cert.DNSNames {
 		ids = append(ids, ca.Identifier{Type: ca.DNS, Value: n})
+		if len(ids) == s.cfg.MaxNames {
+			return ids
+		}
+	}
+	for _, ip := range cert.IPAddresses {
+		if addr, ok := netip.AddrFromSlice(ip); ok {
+			ids = append(ids, ca.Identifier{Type: ca.IP, Value: addr.Unmap().String()})
+		}
+		if len(ids) == s.cfg.MaxNames {
+			return ids
+		}
 	}
 	return ids
 }

@@ -37,7 +37,7 @@ type Config struct {
 	CAAIdentities  []string
 	Profiles       map[string]string // what clients may choose by name, with a description or its URL
 	DefaultProfile string            // the authority's own default if empty
-	Challenges     []ChallengeType   // offered, in this order; default http-01, dns-01
+	Challenges     []ChallengeType   // offered, in this order; default DefaultChallenges
 
 	OrderLifetime time.Duration // to finalize it, default 7 days
 	AuthzLifetime time.Duration // of a valid authorization, default 30 days
@@ -174,7 +174,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("acme: the quota of identifiers: %w", err)
 	}
 	for _, t := range c.Challenges {
-		if t != HTTP01 && t != DNS01 {
+		if !slices.Contains(knownChallenges, t) {
 			return fmt.Errorf("acme: unknown challenge type %q", t)
 		}
 	}
@@ -201,7 +201,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MaxOpenOrders, 300)
 	setDefault(&c.PageSize, 100)
 	if len(c.Challenges) == 0 {
-		c.Challenges = []ChallengeType{HTTP01, DNS01}
+		c.Challenges = DefaultChallenges
 	}
 	c.Challenges = slices.Clone(c.Challenges)
 	if c.Clock == nil {

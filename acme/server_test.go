@@ -545,7 +545,7 @@ func TestBadNamesAreNamed(t *testing.T) {
 	if n := len(r.json["subproblems"].([]any)); n != 2 {
 		t.Errorf("%d subproblems; want 2: %s", n, r.body)
 	}
-	c.post(w.url("new-order"), map[string]any{"identifiers": []map[string]string{{"type": "ip", "value": "192.0.2.1"}}}).problem(400, "unsupportedIdentifier")
+	c.post(w.url("new-order"), map[string]any{"identifiers": []map[string]string{{"type": "email", "value": "a@example.com"}}}).problem(400, "unsupportedIdentifier")
 	c.post(w.url("new-order"), map[string]any{"identifiers": []map[string]string{{"type": "x", "value": "y"}}}).problem(400, "unsupportedIdentifier")
 	c.post(w.url("new-order"), map[string]any{}).problem(400, "malformed")
 	c.post(w.url("new-order"), map[string]any{"identifiers": "a"}).problem(400, "malformed")

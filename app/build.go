@@ -181,7 +181,7 @@ func (a *app) buildStatus(context.Context) error {
 func (a *app) validator() (*challenge.Validator, error) {
 	c := a.cfg.ACME.Validation
 	v, err := challenge.New(challenge.Config{
-		Resolver: string(c.Resolver), HTTPPort: c.HTTP01Port, HTTPSPort: c.HTTPSPort,
+		Resolver: string(c.Resolver), HTTPPort: c.HTTP01Port, HTTPSPort: c.HTTPSPort, TLSPort: c.TLSALPN01Port,
 		AllowPrivate: c.AllowPrivateAddresses, Allow: prefixes(c.Allow), Timeout: c.Timeout.Std(),
 		Logger: a.log.With("room", "challenge"), Registerer: a.registry,
 	})
@@ -208,6 +208,9 @@ func (a *app) buildACME(context.Context) error {
 		ValidationWorkers: c.Validation.Workers,
 		Limiter:           a.limiter, Budget: a.budget, OrderQuota: a.orderQuota(), Recorder: a.recorder,
 		Logger: a.log.With("room", "acme"), Registerer: a.registry,
+	}
+	for _, t := range c.Challenges {
+		cfg.Challenges = append(cfg.Challenges, acme.ChallengeType(t))
 	}
 	for _, d := range c.CAAIdentities {
 		cfg.CAAIdentities = append(cfg.CAAIdentities, string(d))

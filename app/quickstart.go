@@ -28,6 +28,7 @@ type QuickstartOptions struct {
 	ListenHTTPS    string        // 127.0.0.1:8443
 	ListenOperator string        // 127.0.0.1:8081
 	HTTP01Port     int           // 5002: no privileges are needed to answer there
+	TLSALPN01Port  int           // 5001, likewise
 	DNS            string        // host:port of the resolver; the machine's own
 	ExternalHost   string        // how clients reach this machine; localhost
 	PostgresURL    config.Secret // the URL of a PostgreSQL database; SQLite if not set
@@ -39,7 +40,10 @@ type QuickstartOptions struct {
 	Reload  <-chan struct{}
 }
 
-const quickstartHTTP01Port = 5002
+const (
+	quickstartHTTP01Port    = 5002
+	quickstartTLSALPN01Port = 5001
+)
 
 // Quickstart serves a CA that it makes on its first run, and prints what to try.
 func Quickstart(ctx context.Context, o QuickstartOptions) error {
@@ -99,7 +103,9 @@ func (o *QuickstartOptions) init(ctx context.Context) error {
 	host := cmp.Or(o.ExternalHost, "localhost")
 	c.Listen.HTTPS.Certificate.Names = httpsNames(host)
 	c.ACME.Validation.HTTP01Port = quickstartHTTP01Port
+	c.ACME.Validation.TLSALPN01Port = quickstartTLSALPN01Port
 	c.ACME.Validation.AllowPrivateAddresses = true
+	c.Profiles[0].Identifiers.IP = true // 127.0.0.1 can be tried as well as a name
 	c.ACME.Validation.Allow = []config.CIDR{
 		{Prefix: netip.MustParsePrefix("127.0.0.0/8")}, {Prefix: netip.MustParsePrefix("::1/128")},
 	}
@@ -162,6 +168,9 @@ func httpsNames(host string) []config.Host {
 func (o *QuickstartOptions) adjust(c *config.Config) {
 	if o.HTTP01Port != 0 {
 		c.ACME.Validation.HTTP01Port = o.HTTP01Port
+	}
+	if o.TLSALPN01Port != 0 {
+		c.ACME.Validation.TLSALPN01Port = o.TLSALPN01Port
 	}
 	if o.DNS != "" {
 		c.ACME.Validation.Resolver = config.HostPort(o.DNS)
@@ -236,6 +245,7 @@ func (o *QuickstartOptions) environment(c *config.Config) []byte {
 	set("ROOT_PEM", filepath.Join(o.Dir, rootFile))
 	set("ISSUER_PEM", filepath.Join(o.Dir, issuingFile))
 	set("HTTP01_PORT", strconv.Itoa(c.ACME.Validation.HTTP01Port))
+	set("TLSALPN01_PORT", strconv.Itoa(c.ACME.Validation.TLSALPN01Port))
 	set("OCSP_URL", web+ocspPath)
 	if cert, err := readCertificate(filepath.Join(o.Dir, issuingFile)); err == nil {
 		set("CRL_URL", web+crlPath+"/"+issuerID(cert)+".crl")

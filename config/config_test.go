@@ -294,11 +294,11 @@ profiles:
     key_usages: [keyAgreement]
 acme:
   authorization_lifetime: 201d
-  validation: {http01_port: 81, https_port: 8443, allow_private_addresses: true, allow: [127.0.0.1]}
+  validation: {http01_port: 81, https_port: 8443, tls_alpn01_port: 444, allow_private_addresses: true, allow: [127.0.0.1]}
 `))
 	want := []string{
 		"profiles[0].validity", "profiles[0].extended_key_usages[1]", "profiles[0].key_algorithms[0]", "profiles[0].key_usages[0]",
-		"acme.caa_identities", "acme.authorization_lifetime", "acme.validation.http01_port", "acme.validation.https_port",
+		"acme.caa_identities", "acme.authorization_lifetime", "acme.validation.http01_port", "acme.validation.https_port", "acme.validation.tls_alpn01_port",
 		"acme.validation.allow_private_addresses", "acme.validation.allow",
 	}
 	got, ok := errors.AsType[Errors](err)

@@ -622,6 +622,11 @@ type ACME struct {
 	// Unfinished orders that one account may have.
 	MaxPendingOrders int `yaml:"max_pending_orders" allow:"1..100000"`
 
+	// The challenges that clients may choose from. Names can be proven by all of
+	// them, wildcards by those that begin with dns, addresses by http-01 and
+	// tls-alpn-01.
+	Challenges []string `yaml:"challenges" allow:"http-01|dns-01|tls-alpn-01"`
+
 	// How control of names is proven.
 	Validation Validation `yaml:"validation"`
 }
@@ -633,6 +638,9 @@ type Validation struct {
 
 	// The port that https redirects of http-01 may lead to. Under policy public 443.
 	HTTPSPort int `yaml:"https_port" allow:"1..65535"`
+
+	// The port that tls-alpn-01 connects to. Under policy public 443.
+	TLSALPN01Port int `yaml:"tls_alpn01_port" allow:"1..65535"`
 
 	// Host and port of the recursive resolver. Empty: the first of
 	// /etc/resolv.conf. Use one that validates DNSSEC, on a path you trust.

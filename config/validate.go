@@ -82,6 +82,7 @@ func (c *Config) checkTogether() Errors {
 	c.checkIssuers(&r)
 	c.checkProfiles(&r)
 	c.checkStatus(&r)
+	c.checkACME(&r)
 	c.checkRateLimit(&r)
 	if c.Policy == PolicyPublic {
 		c.checkPublic(&r)
@@ -259,6 +260,18 @@ func (c *Config) checkStatus(r *report) {
 	}
 }
 
+func (c *Config) checkACME(r *report) {
+	list := c.ACME.Challenges
+	if c.ACME.Enabled && len(list) == 0 {
+		r.add("acme.challenges", "without any, nothing can be proven: name at least one, or leave the key out")
+	}
+	for i, name := range list {
+		if slices.Contains(list[:i], name) {
+			r.add(fmt.Sprintf("acme.challenges[%d]", i), "%s is given twice", name)
+		}
+	}
+}
+
 // checkPublic holds c against the Baseline Requirements, where no date matters.
 func (c *Config) checkPublic(r *report) {
 	v := &c.ACME.Validation
@@ -267,6 +280,9 @@ func (c *Config) checkPublic(r *report) {
 	}
 	if v.HTTPSPort != 443 {
 		r.add("acme.validation.https_port", "under policy public it is 443")
+	}
+	if v.TLSALPN01Port != 443 {
+		r.add("acme.validation.tls_alpn01_port", "under policy public it is 443")
 	}
 	if v.AllowPrivateAddresses {
 		r.add("acme.validation.allow_private_addresses", "not allowed under policy public")

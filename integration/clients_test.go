@@ -15,6 +15,7 @@ func TestRealClientsOnSQLite(t *testing.T) {
 	runClients(t, s, dns,
 		"acme-certbot", "acme-certbot-dns01", "acme-lego-http01", "acme-lego-dns01",
 		"acme-dehydrated", "acme-uacme", "acme-acme-tiny",
+		"acme-lego-tlsalpn01", "acme-dehydrated-tlsalpn01", "acme-uacme-tlsalpn01",
 		"ocsp-openssl", "ocsp-http", "ocsp-gnutls", "ocsp-strongswan", "ocsp-stapling-nginx",
 		"crl-openssl", "crl-gnutls", "crl-strongswan")
 	verifyAudit(t, s)

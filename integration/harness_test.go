@@ -189,6 +189,7 @@ type server struct {
 	env      map[string]string // quickstart.env
 	operator string            // address
 	http01   int
+	tlsALPN  int
 	args     []string
 	environ  []string
 }
@@ -208,13 +209,14 @@ func startQuickstart(t testing.TB, q quickstart) *server {
 	if q.http01 == 0 {
 		q.http01 = freePort(t)
 	}
-	s := &server{dir: q.dir, operator: fmt.Sprintf("127.0.0.1:%d", freePort(t)), http01: q.http01}
+	s := &server{dir: q.dir, operator: fmt.Sprintf("127.0.0.1:%d", freePort(t)), http01: q.http01, tlsALPN: freePort(t)}
 	s.args = []string{
 		"quickstart", "--dir", q.dir,
 		"--listen-http", fmt.Sprintf("127.0.0.1:%d", freePort(t)),
 		"--listen-https", fmt.Sprintf("127.0.0.1:%d", freePort(t)),
 		"--listen-operator", s.operator,
 		"--http01-port", strconv.Itoa(s.http01),
+		"--tls-alpn01-port", strconv.Itoa(s.tlsALPN),
 	}
 	if q.dns.addr != "" {
 		s.args = append(s.args, "--dns", q.dns.addr)

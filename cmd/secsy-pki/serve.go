@@ -119,9 +119,10 @@ only. Names may resolve to private addresses.`,
 	f.StringVar(&opts.ListenOperator, "listen-operator", "", "`HOST:PORT` for metrics and health (at first 127.0.0.1:8081)")
 	f.StringVar(&opts.ExternalHost, "external-host", "", "`HOST` by which clients reach this machine (at first localhost)")
 	f.IntVar(&opts.HTTP01Port, "http01-port", 0, "`PORT` that http-01 connects to (at first 5002)")
+	f.IntVar(&opts.TLSALPN01Port, "tls-alpn01-port", 0, "`PORT` that tls-alpn-01 connects to (at first 5001)")
 	f.StringVar(&opts.DNS, "dns", "", "`HOST:PORT` of the resolver (at first the system's)")
 	f.StringVar(&postgresFile, "postgres-url-file", "", "`FILE` with the URL of a PostgreSQL database, instead of SQLite; or set "+postgresEnv)
-	noFileCompletion(cmd, "listen-http", "listen-https", "listen-operator", "external-host", "http01-port", "dns")
+	noFileCompletion(cmd, "listen-http", "listen-https", "listen-operator", "external-host", "http01-port", "tls-alpn01-port", "dns")
 	return cmd
 }
 
@@ -138,6 +139,9 @@ func checkQuickstart(cmd *cobra.Command, opts app.QuickstartOptions) error {
 	}
 	if opts.HTTP01Port < 0 || opts.HTTP01Port > 65535 {
 		return usagef(cmd, "--http01-port %d: want 1 to 65535", opts.HTTP01Port)
+	}
+	if opts.TLSALPN01Port < 0 || opts.TLSALPN01Port > 65535 {
+		return usagef(cmd, "--tls-alpn01-port %d: want 1 to 65535", opts.TLSALPN01Port)
 	}
 	return nil
 }

@@ -1,0 +1,125 @@
+package acme_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/secsy-pki/secsy-pki/acme"
+	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/ca/catest"
+)
+
+func identifiers(ids ...string) map[string]any {
+	list := make([]ca.Identifier, 0, len(ids))
+	list = append(list, catest.IDs(ids...)...)
+	return map[string]any{"identifiers": list}
+}
+
+// types lists the challenges of an authorization.
+func (c *client) types(authz string) (out []string) {
+	c.t.Helper()
+	list, _ := c.get(authz).want(200).json["challenges"].([]any)
+	for _, v := range list {
+		ch, _ := v.(map[string]any)
+		typ, _ := ch["type"].(string)
+		out = append(out, typ)
+	}
+	return out
+}
+
+// TestAddressesAreProvenByConnectingToThem is RFC 8738: an order for addresses,
+// each written in its one spelling, its challenges, its certificate.
+func TestAddressesAreProvenByConnectingToThem(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.client()
+	r := c.post(w.url("new-order"), identifiers("198.51.100.7", "2001:0DB8:0:0::00F1", "a.example.com")).want(201)
+	url := r.location()
+	var values []string
+	for _, v := range r.json["identifiers"].([]any) {
+		values = append(values, v.(map[string]any)["type"].(string)+" "+v.(map[string]any)["value"].(string))
+	}
+	if want := []string{"ip 198.51.100.7", "ip 2001:db8::f1", "dns a.example.com"}; !slices.Equal(values, want) {
+		t.Fatalf("identifiers %v, want %v", values, want)
+	}
+	for i, a := range r.strs("authorizations") {
+		want := []string{"http-01", "tls-alpn-01"}
+		if i == 2 {
+			want = []string{"http-01", "dns-01", "tls-alpn-01"}
+		}
+		if got := c.types(a); !slices.Equal(got, want) {
+			t.Errorf("%s has %v, want %v", values[i], got, want)
+		}
+		if got := c.prove(a, want[len(want)-1]).str("status"); got != "valid" {
+			t.Fatalf("%s is %s", values[i], got)
+		}
+	}
+	// In the CSR they are octets: there is nothing to spell.
+	csr := catest.CSR(t, newKey(t), "a.example.com", "2001:db8::f1", "198.51.100.7")
+	r = c.post(c.get(url).str("finalize"), csrBody(csr)).want(200)
+	if r.str("status") != "valid" {
+		t.Fatalf("order %s", r.body)
+	}
+	cert := leaf(t, c.get(r.str("certificate")).want(200).body)
+	if len(cert.IPAddresses) != 2 || len(cert.DNSNames) != 1 {
+		t.Errorf("the certificate has %v and %v", cert.IPAddresses, cert.DNSNames)
+	}
+	for _, q := range w.validator.calls {
+		if q.AccountURL != c.kid || q.Wildcard {
+			t.Errorf("validation %+v", q)
+		}
+	}
+}
+
+// TestAnAddressIsNoName refuses what is an address only for some readers.
+func TestAnAddressIsNoName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.client()
+	for _, id := range []ca.Identifier{
+		{Type: ca.DNS, Value: "198.51.100.7"},
+		{Type: ca.DNS, Value: "2001:db8::1"},
+		{Type: ca.IP, Value: "a.example.com"},
+		{Type: ca.IP, Value: "198.51.100.07"},
+		{Type: ca.IP, Value: "198.51.100"},
+		{Type: ca.IP, Value: "[2001:db8::1]"},
+		{Type: ca.IP, Value: "fe80::1%eth0"},
+		{Type: ca.IP, Value: "::ffff:198.51.100.7"},
+		{Type: ca.IP, Value: "198.51.100.0/24"},
+		{Type: ca.IP, Value: ""},
+	} {
+		c.post(w.url("new-order"), map[string]any{"identifiers": []ca.Identifier{id}}).problem(400, "rejectedIdentifier")
+	}
+}
+
+// TestWildcardsAreProvenInTheDNS offers nothing that only one server answers.
+func TestWildcardsAreProvenInTheDNS(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *acme.Config) { c.Challenges = []acme.ChallengeType{acme.HTTP01, acme.TLSALPN01} })
+	c := w.client()
+	c.post(w.url("new-order"), dns("*.example.com")).problem(400, "rejectedIdentifier")
+	c.order("example.com")
+}
+
+// TestAddressesCountForRevocation lets an account revoke that has proven all
+// names and addresses of a certificate, and none that lacks an address.
+func TestAddressesCountForRevocation(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	owner, other := w.client(), w.client()
+	issued := func(c *client, ids ...string) *reply {
+		r := c.post(w.url("new-order"), identifiers(ids...)).want(201)
+		for _, a := range r.strs("authorizations") {
+			c.prove(a, "http-01")
+		}
+		return c.get(r.location())
+	}
+	r := issued(owner, "a.example.com", "198.51.100.7")
+	r = owner.post(r.str("finalize"), csrBody(catest.CSR(t, newKey(t), "a.example.com", "198.51.100.7"))).want(200)
+	cert := leaf(t, owner.get(r.str("certificate")).want(200).body)
+	body := map[string]any{"certificate": b64(cert.Raw)}
+	issued(other, "a.example.com")
+	other.post(w.url("revoke-cert"), body).problem(403, "unauthorized")
+	issued(other, "198.51.100.7")
+	other.post(w.url("revoke-cert"), body).want(200)
+}
