@@ -9,7 +9,7 @@ import (
 	"github.com/secsy-pki/secsy-pki/ca/catest"
 )
 
-func identifiers(ids ...string) map[string]any {
+func idsBody(ids ...string) map[string]any {
 	list := make([]ca.Identifier, 0, len(ids))
 	list = append(list, catest.IDs(ids...)...)
 	return map[string]any{"identifiers": list}
@@ -33,7 +33,7 @@ func TestAddressesAreProvenByConnectingToThem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.client()
-	r := c.post(w.url("new-order"), identifiers("198.51.100.7", "2001:0DB8:0:0::00F1", "a.example.com")).want(201)
+	r := c.post(w.url("new-order"), idsBody("198.51.100.7", "2001:0DB8:0:0::00F1", "a.example.com")).want(201)
 	url := r.location()
 	var values []string
 	for _, v := range r.json["identifiers"].([]any) {
@@ -108,7 +108,7 @@ func TestAddressesCountForRevocation(t *testing.T) {
 	w := newWorld(t)
 	owner, other := w.client(), w.client()
 	issued := func(c *client, ids ...string) *reply {
-		r := c.post(w.url("new-order"), identifiers(ids...)).want(201)
+		r := c.post(w.url("new-order"), idsBody(ids...)).want(201)
 		for _, a := range r.strs("authorizations") {
 			c.prove(a, "http-01")
 		}
