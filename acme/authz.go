@@ -97,15 +97,15 @@ func (a Authorization) challengeStatus(t ChallengeType) string {
 }
 
 // newAuthorization makes the duty to prove one of an order's identifiers.
-func newAuthorization(o Order, id ca.Identifier, offered []ChallengeType, purgeAt time.Time) Authorization {
+func (s *Server) newAuthorization(o Order, id ca.Identifier) Authorization {
 	a := Authorization{
-		ID: audit.NewID(), AccountID: o.AccountID, OrderID: o.ID, Identifier: id, Status: AuthzPending,
-		Token: newToken(), CreatedAt: o.CreatedAt, Expires: o.Expires, PurgeAt: purgeAt,
+		ID: audit.NewID(), AccountID: o.AccountID, Directory: o.Directory, OrderID: o.ID, Profile: o.Profile, Identifier: id, Status: AuthzPending,
+		Token: newToken(), CreatedAt: o.CreatedAt, Expires: o.Expires, PurgeAt: o.Expires.Add(s.cfg.Retention + purgeSlack),
 	}
 	if base, ok := wildcardBase(id); ok {
 		a.Identifier.Value, a.Wildcard = base, true
 	}
-	a.Offered = offer(offered, a.Identifier, a.Wildcard)
+	a.Offered = offer(s.cfg.Challenges, a.Identifier, a.Wildcard)
 	return a
 }
 

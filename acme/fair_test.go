@@ -164,7 +164,15 @@ func (c *client) made(names ...string) acme.Order {
 		ID: audit.NewID(), AccountID: c.account(), Status: acme.OrderReady, Profile: "server", Identifiers: catest.IDs(names...),
 		CreatedAt: now, Expires: now.Add(24 * time.Hour),
 	}
-	if err := c.w.store.CreateOrder(c.t.Context(), o, nil, acme.OrderLimits{MaxOpen: 1 << 20}); err != nil {
+	var as []acme.Authorization
+	for _, id := range o.Identifiers {
+		a := acme.Authorization{
+			ID: audit.NewID(), AccountID: o.AccountID, OrderID: o.ID, Profile: o.Profile, Identifier: id, Status: acme.AuthzValid, Token: "token",
+			Offered: []acme.ChallengeType{acme.HTTP01}, Challenge: acme.HTTP01, CreatedAt: now, Validated: now, Expires: o.Expires, PurgeAt: o.Expires,
+		}
+		as, o.AuthzIDs = append(as, a), append(o.AuthzIDs, a.ID)
+	}
+	if err := c.w.store.CreateOrder(c.t.Context(), o, as, acme.OrderLimits{MaxOpen: 1 << 20}); err != nil {
 		c.t.Fatal(err)
 	}
 	return o

@@ -186,7 +186,7 @@ func (s *Server) issueInTurn(wait context.Context, o Order, at *place) (<-chan e
 // afterIssue decides what an attempt for a waiting client means.
 func (s *Server) afterIssue(ctx context.Context, o Order, at *place, err error) error {
 	switch {
-	case err == nil, isMoved(err), errors.Is(err, errBegun):
+	case err == nil, isMoved(err), isUnproven(err), errors.Is(err, errBegun):
 		return nil // the order itself says how it stands
 	case retryable(err):
 		// Nothing was claimed. The client did all it can: the order is
@@ -212,7 +212,11 @@ func (s *Server) park(ctx context.Context, o Order, at *place, due time.Time) er
 }
 
 func (s *Server) claim(o Order, due time.Time) Claim {
-	return Claim{OrderID: o.ID, Prev: o.IntentID, CSR: o.CSR, CSRHash: o.CSRHash, Renewal: o.Renewal, Now: s.now(), DueAt: due}
+	now := s.now()
+	return Claim{
+		OrderID: o.ID, Prev: o.IntentID, CSR: o.CSR, CSRHash: o.CSRHash, Renewal: o.Renewal, Now: now, DueAt: due,
+		Authzs: o.AuthzIDs, Since: s.provenSince(now), Unproven: s.unproven(now),
+	}
 }
 
 // errBegun marks the error of an issuance that was claimed: the ledger has
@@ -262,6 +266,9 @@ type ledger struct {
 
 func (l *ledger) Begin(ctx context.Context, in ca.Intent) error {
 	if err := l.s.store.BeginIssue(ctx, l.s.claim(l.order, in.LeaseUntil), in); err != nil {
+		if isUnproven(err) {
+			l.s.noteUnproven(l.order)
+		}
 		return err
 	}
 	l.begun = true
@@ -322,6 +329,14 @@ func (s *Server) countVerdict(o Order, v Verdict) {
 	s.metrics.order("retried")
 }
 
+// noteUnproven notes the end of an order at its claim.
+func (s *Server) noteUnproven(o Order) {
+	if o.Status == OrderProcessing {
+		s.backlog.done(o.AccountID)
+	}
+	s.metrics.order("invalid")
+}
+
 // busy says that nothing is wrong but the time.
 func busy(err error) bool {
 	r, ok := errors.AsType[*ca.Refusal](err)
@@ -361,7 +376,7 @@ func backoff(attempts int, err error) time.Duration {
 func (s *Server) resume(ctx context.Context, o Order) {
 	err := s.resumeOnce(ctx, o)
 	s.learn(err)
-	if err == nil || isMoved(err) || errors.Is(err, errBegun) {
+	if err == nil || isMoved(err) || isUnproven(err) || errors.Is(err, errBegun) {
 		return
 	}
 	v := s.verdict(o, err)

@@ -10,7 +10,7 @@ import (
 type metrics struct {
 	requests    *prometheus.CounterVec // by endpoint and outcome: "ok" or a problem type
 	validations *prometheus.CounterVec // by challenge type and outcome: "valid" or a problem type
-	orders      *prometheus.CounterVec // by outcome: created, parked, turned_away, valid, invalid, retried
+	orders      *prometheus.CounterVec // by outcome: created, reused, parked, turned_away, valid, invalid, retried
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {

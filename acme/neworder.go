@@ -41,16 +41,17 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkQuota(o); err != nil {
 		return err
 	}
-	authzs := make([]Authorization, 0, len(o.Identifiers))
-	for _, id := range o.Identifiers {
-		a := newAuthorization(o, id, s.cfg.Challenges, o.Expires.Add(s.cfg.Retention))
-		if len(a.Offered) == 0 {
-			return aboutNameErr(RejectedIdentifier, "none of the challenges that are offered here can prove it", id)
-		}
-		authzs = append(authzs, a)
-		o.AuthzIDs = append(o.AuthzIDs, a.ID)
+	var by map[ca.Identifier]string
+	o.SetHash = s.setHash(o, by)
+	same, ok, err := s.sameOrder(r.Context(), o)
+	if err != nil {
+		return err
 	}
-	err = s.store.CreateOrder(r.Context(), o, authzs, OrderLimits{MaxOpen: s.cfg.MaxOpenOrders, Quota: s.cfg.OrderQuota})
+	if ok {
+		s.metrics.order("reused")
+		return s.writeOrder(w, http.StatusCreated, same)
+	}
+	o, err = s.place(r.Context(), o, by)
 	if q, ok := errors.AsType[*QuotaError](err); ok {
 		return s.overQuota(r, o, q)
 	}
@@ -65,8 +66,7 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) orderOf(a Account, body newOrderBody) (Order, error) {
 	now := s.now()
 	o := Order{
-		ID: audit.NewID(), AccountID: a.ID, Status: OrderPending, CreatedAt: now, Expires: now.Add(s.cfg.OrderLifetime),
-		Profile: s.cfg.DefaultProfile,
+		ID: audit.NewID(), AccountID: a.ID, Directory: a.Directory, Status: OrderPending, CreatedAt: now, Expires: now.Add(s.cfg.OrderLifetime),
 	}
 	if len(body.Identifiers) == 0 {
 		return o, malformed("an order needs at least one identifier")
@@ -78,11 +78,9 @@ func (s *Server) orderOf(a Account, body newOrderBody) (Order, error) {
 	if err := onlyProvable(o.Identifiers); err != nil {
 		return o, err
 	}
-	if body.Profile != "" {
-		if _, ok := s.cfg.Profiles[body.Profile]; !ok {
-			return o, &Problem{Type: InvalidProfile, Detail: "there is no such profile; the directory's meta lists them"}
-		}
-		o.Profile = body.Profile
+	var err error
+	if o.Profile, err = s.profileFor(a, body.Profile); err != nil {
+		return o, err
 	}
 	return o, o.readValidity(body, now)
 }

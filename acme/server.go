@@ -41,7 +41,13 @@ type Config struct {
 
 	OrderLifetime time.Duration // to finalize it, default 7 days
 	AuthzLifetime time.Duration // of a valid authorization, default 30 days
-	Retention     time.Duration // of what ended, before it is deleted, default 30 days
+	// MaxReuse is for how long a proof may be relied on for what is issued at t,
+	// whatever AuthzLifetime says; nil: for ever.
+	MaxReuse  func(t time.Time) time.Duration
+	Retention time.Duration // of what ended, before it is deleted, default 30 days
+
+	ReuseAuthorizations bool // a new order relies on what its account has proven already
+	ReuseOrders         bool // a new order for what an open one is for is that one
 
 	ValidationWorkers int           // default 16; one account has less than half of them
 	ValidationQueue   int           // default four for each worker; what is beyond waits in the database

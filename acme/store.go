@@ -21,6 +21,9 @@ var (
 	ErrKeyTaken = errors.New("acme: key belongs to another account")
 	// ErrTooManyOpen says that the account has its fill of unfinished orders.
 	ErrTooManyOpen = errors.New("acme: too many open orders")
+	// ErrUnproven says that an authorization that an order relies on no longer
+	// holds. The order is invalid by then.
+	ErrUnproven = errors.New("acme: an authorization of the order no longer holds")
 )
 
 // A QuotaError says that an order costs more than its account's quota holds: now,
@@ -63,6 +66,7 @@ type Store interface {
 	Issuances
 	Certificates
 	NonceStates
+	Reuse
 	// Sweep turns orders that expired to invalid, and deletes orders and
 	// authorizations whose time to be purged has come. It touches at most limit
 	// of each and reports how many it did touch. What accounts no longer owe of
@@ -93,9 +97,11 @@ type Accounts interface {
 
 // Orders keeps orders.
 type Orders interface {
-	// CreateOrder stores o with all its authorizations and debits its
-	// identifiers in one transaction, or fails with ErrTooManyOpen or a
-	// *QuotaError. What failed has cost nothing.
+	// CreateOrder stores o with as, the authorizations that are made for it, and
+	// debits its identifiers in one transaction, or fails with ErrTooManyOpen or
+	// a *QuotaError. What failed has cost nothing. The other authorizations of o
+	// must be valid ones of its account that do not expire before it: ErrMoved
+	// says that they are not.
 	CreateOrder(ctx context.Context, o Order, as []Authorization, l OrderLimits) error
 	Order(ctx context.Context, id string) (Order, error)
 	// OrderOf returns ErrNotFound, by the same work, for what is not there and
@@ -145,8 +151,8 @@ type Authorizations interface {
 	// a valid one.
 	FinishValidation(ctx context.Context, v Validated, e audit.Entry) error
 	// DeactivateAuthorization moves a pending or valid authorization to
-	// deactivated, and its order, unless it is being issued, to invalid. e is
-	// the entry of a valid one.
+	// deactivated, and all its account's orders that rely on it, but for those
+	// that are being issued, to invalid. e is the entry of a valid one.
 	DeactivateAuthorization(ctx context.Context, id string, now time.Time, closed Closing, e audit.Entry) error
 	// Holds reports whether the account has valid authorizations for all ids.
 	Holds(ctx context.Context, accountID string, ids []ca.Identifier, now time.Time) (bool, error)
@@ -159,7 +165,9 @@ type Issuances interface {
 	// is issued from DueAt on. ErrMoved says that it is not ready.
 	Park(ctx context.Context, c Claim) error
 	// BeginIssue claims the order for in and records the intent. ErrMoved says
-	// that another intent has it, that it was claimed for another CSR, or that it expired.
+	// that another intent has it, that it was claimed for another CSR, or that it
+	// expired; ErrUnproven that its authorizations do not hold any more, for
+	// which the order has become invalid.
 	BeginIssue(ctx context.Context, c Claim, in ca.Intent) error
 	// CommitIssue makes the order valid and records the certificate;
 	// ca.ErrLeaseLost says that the order is no longer this intent's.
@@ -210,6 +218,12 @@ type Claim struct {
 	Now     time.Time // the order must expire after it
 	DueAt   time.Time // when to look at the order again
 	Renewal bool
+
+	// Authzs are the order's: each must be valid at Now, and proven at Since or
+	// later. Unproven is what becomes of the order if one is not.
+	Authzs   []string
+	Since    time.Time
+	Unproven Closing
 }
 
 // A Verdict is what becomes of an order whose issuance did not end well.

@@ -88,7 +88,7 @@ type wireOrder struct {
 // finalizing, too.
 func (s *Server) writeOrder(w http.ResponseWriter, status int, o Order) error {
 	v := wireOrder{
-		Status: o.Status, Expires: wireTime(o.Expires), Identifiers: o.Identifiers, Profile: o.Profile,
+		Status: o.Status, Expires: wireTime(o.Expires), Identifiers: o.Identifiers, Profile: s.shownProfile(o),
 		NotBefore: wireTime(o.NotBefore), NotAfter: wireTime(o.NotAfter), Error: storedProblem(o.Error),
 		Authorizations: make([]string, 0, len(o.AuthzIDs)), Finalize: s.url("order", o.ID, "finalize"),
 	}

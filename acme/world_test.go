@@ -256,6 +256,11 @@ func (w *watched) FinishValidation(ctx context.Context, v acme.Validated, e audi
 	return w.Store.FinishValidation(ctx, v, e)
 }
 
+func (w *watched) BeginIssue(ctx context.Context, c acme.Claim, in ca.Intent) error {
+	defer w.tell()
+	return w.Store.BeginIssue(ctx, c, in)
+}
+
 func (w *watched) CommitIssue(ctx context.Context, id string, in ca.Intent, c ca.Certificate, purge time.Time) error {
 	defer w.tell()
 	return w.Store.CommitIssue(ctx, id, in, c, purge)

@@ -205,6 +205,8 @@ func (a *app) buildACME(context.Context) error {
 		Store: store.NewACME(a.db), CA: a.ca, Validator: v,
 		TermsOfService: string(c.TermsOfService), Website: string(c.Website),
 		OrderLifetime: c.OrderLifetime.Std(), AuthzLifetime: c.AuthorizationLifetime.Std(), MaxOpenOrders: c.MaxPendingOrders,
+		MaxReuse: a.ca.Policy().MaxReuse, ReuseAuthorizations: c.ReuseAuthorizations, ReuseOrders: c.ReuseOrders,
+		DefaultProfile:    a.ca.DefaultProfile(),
 		ValidationWorkers: c.Validation.Workers,
 		Limiter:           a.limiter, Budget: a.budget, OrderQuota: a.orderQuota(), Recorder: a.recorder,
 		Logger: a.log.With("room", "acme"), Registerer: a.registry,

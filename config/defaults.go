@@ -72,6 +72,8 @@ func Default() *Config {
 			Enabled:               true,
 			OrderLifetime:         Duration(7 * day),
 			AuthorizationLifetime: Duration(30 * day),
+			ReuseAuthorizations:   true,
+			ReuseOrders:           true,
 			MaxPendingOrders:      300,
 			Challenges:            []string{"http-01", "dns-01", "tls-alpn-01"},
 			Validation: Validation{

@@ -616,8 +616,18 @@ type ACME struct {
 	OrderLifetime Duration `yaml:"order_lifetime" allow:"10m..90d"`
 
 	// How long a proven name may be used again without another proof. Under
-	// policy public at most 200d.
+	// policy public at most 200d, and less from the dates on that the Baseline
+	// Requirements set.
 	AuthorizationLifetime Duration `yaml:"authorization_lifetime" allow:"10m..398d"`
+
+	// Whether a new order relies on what its account has proven within
+	// authorization_lifetime, for the same profile. Otherwise each name is
+	// proven again for each order.
+	ReuseAuthorizations bool `yaml:"reuse_authorizations"`
+
+	// Whether a new order for the same names, profile and dates as one that its
+	// account has open is that one, and no second.
+	ReuseOrders bool `yaml:"reuse_orders"`
 
 	// Unfinished orders that one account may have.
 	MaxPendingOrders int `yaml:"max_pending_orders" allow:"1..100000"`

@@ -241,6 +241,9 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 		if !d.OK {
 			return &acme.QuotaError{Decision: d}
 		}
+		if err := relyOn(ctx, tx, o, as); err != nil {
+			return err
+		}
 		// Without a quota, two at the same instant may both see the last free
 		// place: the bound is against floods, and is soft by as many as arrive
 		// at once.
@@ -249,7 +252,7 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15
 			WHERE (SELECT COUNT(*) FROM (SELECT 1 FROM acme_orders
 				WHERE account_id = $2 AND status IN ('pending', 'ready') LIMIT $16) open_ones) < $16`,
-			o.ID, o.AccountID, string(o.Status), o.Profile, asJSON(o.Identifiers), asJSON(o.AuthzIDs), int64(len(as)),
+			o.ID, o.AccountID, string(o.Status), o.Profile, asJSON(o.Identifiers), asJSON(o.AuthzIDs), notValid(as),
 			micros(o.NotBefore), micros(o.NotAfter), micros(o.CreatedAt), micros(o.Expires), micros(o.Expires),
 			o.Directory, o.SetHash, string(o.Replaces), int64(l.MaxOpen))
 		if err != nil {
@@ -297,7 +300,7 @@ func insertAuthzs(ctx context.Context, tx Tx, as []acme.Authorization) error {
 			args []any
 		)
 		q.WriteString(`INSERT INTO acme_authzs (id, account_id, order_id, type, name, wildcard, status, token, offered, created_at, expires, purge_at,
-			directory, profile, subdomains) VALUES `)
+			directory, profile, subdomains, challenge, validated_at) VALUES `)
 		for i, a := range chunk {
 			if i > 0 {
 				q.WriteString(", ")
@@ -305,7 +308,7 @@ func insertAuthzs(ctx context.Context, tx Tx, as []acme.Authorization) error {
 			row := []any{
 				a.ID, a.AccountID, a.OrderID, string(a.Identifier.Type), a.Identifier.Value, flag(a.Wildcard), string(a.Status),
 				a.Token, asJSON(a.Offered), micros(a.CreatedAt), micros(a.Expires), micros(a.PurgeAt),
-				a.Directory, a.Profile, flag(a.Subdomains),
+				a.Directory, a.Profile, flag(a.Subdomains), string(a.Challenge), micros(a.Validated),
 			}
 			q.WriteString("(")
 			for j := range row {
@@ -440,7 +443,7 @@ func closeOrder(ctx context.Context, tx Tx, id string, c acme.Closing) error {
 	return err
 }
 
-// DeactivateAuthorization ends an authorization and its order.
+// DeactivateAuthorization ends an authorization and the orders that rely on it.
 func (s *ACME) DeactivateAuthorization(ctx context.Context, id string, now time.Time, closed acme.Closing, e audit.Entry) error {
 	return s.write(ctx, "deactivating authorization", func(ctx context.Context, tx Tx) error {
 		const give = `UPDATE acme_authzs SET status = 'deactivated', lease_until = 0 WHERE id = $1 AND expires > $2 AND status = `
@@ -451,11 +454,7 @@ func (s *ACME) DeactivateAuthorization(ctx context.Context, id string, now time.
 		if err != nil {
 			return err
 		}
-		var order string
-		if err := tx.QueryRow(ctx, `SELECT z.order_id FROM acme_authzs z WHERE z.id = $1`, id).Scan(&order); err != nil {
-			return err
-		}
-		return closeOrder(ctx, tx, order, closed)
+		return closeRelying(ctx, tx, id, closed)
 	})
 }
 
@@ -491,16 +490,26 @@ func (s *ACME) Park(ctx context.Context, c acme.Claim) error {
 
 // BeginIssue claims an order and records what is to be signed for it.
 func (s *ACME) BeginIssue(ctx context.Context, c acme.Claim, in ca.Intent) error {
-	return s.write(ctx, "claiming order", func(ctx context.Context, tx Tx) error {
+	var unproven bool
+	err := s.write(ctx, "claiming order", func(ctx context.Context, tx Tx) error {
+		holds, args := proven(c, 9)
 		err := move(ctx, tx, nil, `UPDATE acme_orders SET status = 'processing', csr = $1, csr_hash = $2, intent_id = $3, due_at = $4, renewal = $5,
 				attempts = attempts + 1
-			WHERE id = $6 AND intent_id = $7 AND expires > $8 AND (status = 'ready' OR (status = 'processing' AND csr_hash = $2))`,
-			c.CSR, c.CSRHash, in.ID, micros(c.DueAt), flag(c.Renewal), c.OrderID, c.Prev, micros(c.Now))
+			WHERE id = $6 AND intent_id = $7 AND expires > $8 AND (status = 'ready' OR (status = 'processing' AND csr_hash = $2)) AND `+holds,
+			append([]any{c.CSR, c.CSRHash, in.ID, micros(c.DueAt), flag(c.Renewal), c.OrderID, c.Prev, micros(c.Now)}, args...)...)
+		if unproven = false; errors.Is(err, acme.ErrMoved) {
+			unproven, err = closeUnproven(ctx, tx, c, err)
+			return err
+		}
 		if err != nil {
 			return err
 		}
 		return beginIntent(ctx, tx, in)
 	})
+	if err == nil && unproven {
+		return fmt.Errorf("claiming order: %w", acme.ErrUnproven)
+	}
+	return err
 }
 
 // CommitIssue makes an order valid together with its certificate.

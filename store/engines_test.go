@@ -26,6 +26,7 @@ func TestEngines(t *testing.T) {
 		{"audit", storetest.Audit},
 		{"ca", storetest.CA},
 		{"acme", storetest.ACME},
+		{"acmereuse", storetest.ACMEReuse},
 		{"status", storetest.Status},
 		{"admission", storetest.Admission},
 		{"acmenonces", storetest.ACMENonces},

@@ -1,5 +1,7 @@
 package store
 
+import "fmt"
+
 // ListingBackInTime returns c with every filter of List found to be a broad one.
 func ListingBackInTime(c *CA) *CA { return &CA{c.db, -1} }
 
@@ -9,4 +11,8 @@ const (
 	DueValidations  = dueValidations
 	Backlog         = backlog
 	CertificateHeld = certificateHeld
+	SameOrder       = sameOrder
 )
+
+// Reusable is what is asked about one name and one challenge type.
+var Reusable = fmt.Sprintf(reusable, "$6", "$7")

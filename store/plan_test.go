@@ -34,6 +34,8 @@ func TestWhatIsUnderWayIsFoundByItsIndex(t *testing.T) {
 				{store.DueOrders, "acme_orders_", []string{"o", "p", "acme_orders"}, []any{int64(1), int64(1 << 50), "", int64(5)}},
 				{store.DueValidations, "acme_authzs_", []string{"z", "p", "acme_authzs"}, []any{int64(1 << 50), "", int64(5)}},
 				{store.Backlog, "acme_orders_", []string{"o", "acme_orders"}, []any{int64(10)}},
+				{store.SameOrder, "acme_orders_", []string{"o", "acme_orders"}, []any{"account3", "wish7", int64(1)}},
+				{store.Reusable, "acme_authzs_valid", []string{"v", "z", "acme_authzs"}, []any{"account3", "", "", int64(1), int64(0), "http-01", "name7"}},
 				{store.CertificateHeld, "certificates_held", []string{"c", "certificates"}, []any{"account3", "hash7", int64(1)}},
 			} {
 				plan := planOf(t, db, engine.explain+q.question, q.args...)
@@ -61,6 +63,10 @@ func fill(t *testing.T, db *store.DB) {
 		` + numbers + `SELECT 'order' || i, 'account' || (i % 10), CASE WHEN i % 100 = 0 THEN 'processing' ELSE 'valid' END, 'p', '[]', '[]', 0, 0, 0, 0, 0, 0, i FROM n`,
 		`INSERT INTO acme_authzs (id, account_id, order_id, type, name, wildcard, status, token, offered, created_at, expires, purge_at, lease_until)
 		` + numbers + `SELECT 'authz' || i, 'account' || (i % 10), 'o', 'dns', 'a', 0, 'pending', 't', '[]', 0, 0, 0, CASE WHEN i % 100 = 0 THEN i ELSE 0 END FROM n`,
+		`INSERT INTO acme_orders (id, account_id, status, profile, identifiers, authz_ids, open_authzs, not_before, not_after, created_at, expires, sweep_at, set_hash)
+		` + numbers + `SELECT 'open' || i, 'account' || (i % 10), 'pending', 'p', '[]', '[]', 0, 0, 0, 0, i, i, 'wish' || i FROM n`,
+		`INSERT INTO acme_authzs (id, account_id, order_id, type, name, wildcard, status, token, offered, created_at, expires, purge_at)
+		` + numbers + `SELECT 'valid' || i, 'account' || (i % 10), 'o', 'dns', 'name' || i, 0, 'valid', 't', '[]', 0, i, 0 FROM n`,
 		`INSERT INTO certificates (serial, id, issuer, profile, state, spki_hash, names, requester, not_before, not_after, created_at, lease_until, names_hash)
 		` + numbers + `SELECT 'serial' || i, 'id' || i, 'i', 'p', 'issued', '', '[]', 'account' || (i % 10), 0, i, 0, 0, 'hash' || i FROM n`,
 		`ANALYZE`,

@@ -179,7 +179,7 @@ func acmeIntent(names ...ca.Identifier) ca.Intent {
 }
 
 func acmeClaim(o acme.Order, csr string) acme.Claim {
-	return acme.Claim{OrderID: o.ID, CSR: []byte(csr), CSRHash: "hash of " + csr, Now: acmeNow, DueAt: acmeNow.Add(time.Minute)}
+	return acme.Claim{OrderID: o.ID, CSR: []byte(csr), CSRHash: "hash of " + csr, Now: acmeNow, DueAt: acmeNow.Add(time.Minute), Authzs: o.AuthzIDs}
 }
 
 func acmeAccounts(t *testing.T, w acmeWorld) {

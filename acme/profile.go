@@ -1,0 +1,22 @@
+package acme
+
+// profileFor decides which profile an account may order by: asked is what the
+// client named, "" for nothing. It is the one place for such rules.
+func (s *Server) profileFor(_ Account, asked string) (string, error) {
+	if asked == "" {
+		return s.cfg.DefaultProfile, nil
+	}
+	if _, ok := s.cfg.Profiles[asked]; !ok {
+		return "", &Problem{Type: InvalidProfile, Detail: "there is no such profile; the directory's meta lists them"}
+	}
+	return asked, nil
+}
+
+// shownProfile is the order's profile for its client, who hears of no others
+// than those that it may name.
+func (s *Server) shownProfile(o Order) string {
+	if _, ok := s.cfg.Profiles[o.Profile]; !ok {
+		return ""
+	}
+	return o.Profile
+}
