@@ -27,7 +27,7 @@ func (s *Server) directory(w http.ResponseWriter, _ *http.Request) error {
 // newNonce answers with nothing but the nonce, which is in every answer's
 // header (RFC 8555 §7.2).
 func (s *Server) newNonce(w http.ResponseWriter, r *http.Request) error {
-	if r.Method == http.MethodGet {
+	if r.Method != http.MethodHead {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}

@@ -33,9 +33,14 @@ func (s *Server) endpoints() []endpoint {
 	get := func(name, pattern string, h handler) endpoint {
 		return endpoint{name, pattern, map[string]handler{http.MethodGet: h, http.MethodHead: h}}
 	}
+	either := func(name, pattern string, h handler) endpoint {
+		e := get(name, pattern, h)
+		e.methods[http.MethodPost] = s.postAsGET(h)
+		return e
+	}
 	return []endpoint{
-		get("directory", "/directory", s.directory),
-		get("newNonce", "/new-nonce", s.newNonce),
+		either("directory", "/directory", s.directory),
+		either("newNonce", "/new-nonce", s.newNonce),
 		get("help", "/"+helpPath, s.help),
 		post("newAccount", "/new-account", s.newAccount),
 		post("newOrder", "/new-order", s.newOrder),
@@ -48,6 +53,17 @@ func (s *Server) endpoints() []endpoint {
 		post("authorization", "/authz/{id}", s.authorization),
 		post("challenge", "/challenge/{id}/{type}", s.challenge),
 		post("certificate", "/cert/{id}", s.certificate),
+	}
+}
+
+// postAsGET answers what anybody may read to an account that signs for it, too:
+// RFC 8555 §6.3 wants that of the directory and of newNonce.
+func (s *Server) postAsGET(h handler) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if _, err := s.readRequest(r); err != nil {
+			return err
+		}
+		return h(w, r)
 	}
 }
 

@@ -468,8 +468,9 @@ func TestWrongMethodsAndPaths(t *testing.T) {
 	w := newWorld(t)
 	c := w.client()
 	for _, row := range []struct{ method, path, allow string }{
-		{"POST", "directory", "GET, HEAD, OPTIONS"},
-		{"PUT", "new-nonce", "GET, HEAD, OPTIONS"},
+		{"PUT", "directory", "GET, HEAD, OPTIONS, POST"},
+		{"DELETE", "new-nonce", "GET, HEAD, OPTIONS, POST"},
+		{"POST", "help/rate-limits", "GET, HEAD, OPTIONS"},
 		{"GET", "new-order", "OPTIONS, POST"},
 		{"DELETE", "account/1", "OPTIONS, POST"},
 	} {

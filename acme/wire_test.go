@@ -341,6 +341,8 @@ func tour(t *testing.T, w *world, x *wire) []wireReply {
 	s.do("HEAD", w.url("none"), "", nil).want(404)
 	s.do("GET", w.url("new-order"), "", nil).want(405)
 	s.do("HEAD", w.url("new-order"), "", nil).want(405)
+	w.client().get(w.url("directory")).want(200)
+	w.client().get(w.url("new-nonce")).want(204)
 	s.do("PUT", w.url("directory"), "", nil).want(405)
 	s.do("OPTIONS", w.url("new-order"), "", nil).want(204)
 	s.do("POST", w.url("new-order"), "application/json", []byte("{}")).want(415)
@@ -464,6 +466,25 @@ func TestANonceComesWithoutABody(t *testing.T) {
 		if x.n != 1 {
 			t.Errorf("%d connections for six requests", x.n)
 		}
+	})
+}
+
+// RFC 8555 §6.3: what GET reads of the directory and of newNonce, POST-as-GET does.
+func TestDirectoryAndNonceAreReadByPOSTAsGETToo(t *testing.T) {
+	onTheWire(t, func(t *testing.T, w *world, x *wire) {
+		c := w.client()
+		plain := c.do("GET", w.url("directory"), "", nil).want(200)
+		if signed := c.get(w.url("directory")).want(200); !bytes.Equal(signed.body, plain.body) {
+			t.Errorf("signed: %s\nplain: %s", signed.body, plain.body)
+		}
+		c.get(w.url("new-nonce")).want(204)
+		if r := x.last(); len(r.body) != 0 || r.all("content-length") != nil {
+			t.Errorf("newNonce: %v %q", r.lines, r.body)
+		}
+		c.get(w.url("directory")).want(200) // with the nonce of newNonce
+		c.post(w.url("directory"), map[string]any{}).problem(400, "malformed")
+		c.send(w.url("new-nonce"), []byte("{}")).problem(400, "malformed")
+		w.stranger().get(w.url("directory")).problem(400, "malformed")
 	})
 }
 
