@@ -39,11 +39,14 @@ type ValidationRecord struct {
 	URLs  []string      `json:"urls,omitempty"`  // what was fetched, redirects included
 	Addrs []netip.Addr  `json:"addrs,omitempty"` // what was connected to
 	// Certificate is the SHA-256 of the one that a server of tls-alpn-01 showed.
-	Certificate string        `json:"certificate,omitempty"`
-	Resolver    string        `json:"resolver,omitempty"`
-	At          time.Time     `json:"at"`
-	Took        time.Duration `json:"took"`
-	CAA         *CAARecord    `json:"caa,omitempty"` // of the check that went with it
+	Certificate string `json:"certificate,omitempty"`
+	Resolver    string `json:"resolver,omitempty"`
+	// DNSSEC says, where it is required, whether all answers of the DNS were
+	// signed ("secure"), or some were of zones that are proven not to be ("insecure").
+	DNSSEC string        `json:"dnssec,omitempty"`
+	At     time.Time     `json:"at"`
+	Took   time.Duration `json:"took"`
+	CAA    *CAARecord    `json:"caa,omitempty"` // of the check that went with it
 	// Perspectives are what was seen from elsewhere, if anything had to be.
 	Perspectives []PerspectiveRecord `json:"perspectives,omitempty"`
 }
@@ -80,6 +83,7 @@ type CAARecord struct {
 	Found    string        `json:"found,omitempty"` // the domain whose records counted, "" for none
 	Records  []string      `json:"records,omitempty"`
 	Resolver string        `json:"resolver,omitempty"`
+	DNSSEC   string        `json:"dnssec,omitempty"` // as in ValidationRecord
 	At       time.Time     `json:"at"`
 	Took     time.Duration `json:"took"`
 	// Perspectives are what was seen from elsewhere, if anything had to be.

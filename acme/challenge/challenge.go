@@ -26,6 +26,14 @@ type Config struct {
 	// given. Empty: those of /etc/resolv.conf.
 	Resolver string
 
+	// RequireDNSSEC believes Resolver, which must be given, only while it proves
+	// that it validates DNSSEC.
+	RequireDNSSEC bool
+
+	// CAAIdentities are the domains by which CAA records name this CA. Without
+	// any, a record that restricts issuance forbids it.
+	CAAIdentities []string
+
 	HTTPPort  int // of http-01, and of http redirects without a port; 80
 	HTTPSPort int // of https redirects without a port; 443
 	TLSPort   int // of tls-alpn-01; 443
@@ -57,6 +65,7 @@ type Validator struct {
 	cfg      Config
 	policy   policy
 	resolver *resolver
+	issuers  []string // in lower case
 	metrics  *metrics
 	log      *slog.Logger
 }
@@ -76,13 +85,20 @@ func New(cfg Config) (*Validator, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Validator{
+	v := &Validator{
 		cfg:      cfg,
 		policy:   policy{private: cfg.AllowPrivate, allow: cfg.Allow, deny: cfg.Deny},
 		resolver: &resolver{servers: servers, timeout: cfg.DNSTimeout, queries: m.queries},
 		metrics:  m,
 		log:      cfg.Logger,
-	}, nil
+	}
+	if cfg.RequireDNSSEC {
+		v.resolver.dnssec = newDNSSEC()
+	}
+	for _, d := range cfg.CAAIdentities {
+		v.issuers = append(v.issuers, strings.ToLower(d))
+	}
+	return v, nil
 }
 
 func (c *Config) complete() error {
@@ -100,6 +116,9 @@ func (c *Config) complete() error {
 		if port < 1 || port > 65535 {
 			return fmt.Errorf("%d is no port", port)
 		}
+	}
+	if c.RequireDNSSEC && c.Resolver == "" {
+		return errors.New("DNSSEC needs a resolver that is named")
 	}
 	if c.Timeout < 0 || c.DNSTimeout < 0 || c.StepTimeout < 0 || c.MaxBody < 0 {
 		return errors.New("negative limits make no sense")
@@ -123,10 +142,11 @@ func orElse[T comparable](field *T, value T) {
 func (v *Validator) Validate(ctx context.Context, q acme.Validation) (acme.ValidationRecord, *acme.Problem) {
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
 	defer cancel()
-	a := &attempt{v: v, q: q, rec: acme.ValidationRecord{
+	a := &attempt{v: v, q: q, dns: v.resolver.inquiry(), rec: acme.ValidationRecord{
 		Type: q.Type, Name: q.Identifier.Value, Resolver: v.resolver.servers[0], At: time.Now(),
 	}}
 	p := a.run(ctx)
+	a.rec.DNSSEC = a.dns.state()
 	a.rec.Took = time.Since(a.rec.At)
 	v.metrics.observe(a.rec)
 	if p != nil && p.Err != nil {
@@ -140,6 +160,7 @@ func (v *Validator) Validate(ctx context.Context, q acme.Validation) (acme.Valid
 type attempt struct {
 	v   *Validator
 	q   acme.Validation
+	dns *inquiry
 	rec acme.ValidationRecord
 }
 

@@ -19,7 +19,7 @@ func (a *attempt) dns01(ctx context.Context) *acme.Problem {
 	if len(name) > 253 {
 		return problem(acme.DNSError, nil, "the name is too long to put _acme-challenge before it")
 	}
-	records, err := a.v.resolver.lookup(ctx, name, dns.TypeTXT)
+	records, err := a.dns.lookup(ctx, name, dns.TypeTXT)
 	if err != nil {
 		return lookupProblem(err, name, "TXT")
 	}

@@ -1,10 +1,25 @@
 package challenge
 
 import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"errors"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/secsy-pki/secsy-pki/acme"
+	"github.com/secsy-pki/secsy-pki/ca"
 )
 
 func TestSpecialAddressesAreForbidden(t *testing.T) {
@@ -156,4 +171,171 @@ func FuzzRedirect(f *testing.F) {
 			t.Errorf("%q leads to the address %s", location, to.host)
 		}
 	})
+}
+
+// FuzzIssueValue: what is read of a value is in the grammar of RFC 8659 §4.2,
+// and written out it is read as the same again.
+func FuzzIssueValue(f *testing.F) {
+	for _, s := range []string{
+		"", ";", "ca.example.net", " ca.example.net ; ", "CA.example; accounturi=https://x/1; validationmethods=dns-01,http-01",
+		"ca.example; policy=wildcard; persistUntil=1782424856", "ca..example", "a=b", "ca.example;;", "ca.example; a = b ; c=", "\x00", "ca.example;a=\xff",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		v, err := parseIssueValue(s)
+		if err != nil {
+			if v.issuer != "" || v.params != nil {
+				t.Errorf("%q: %v, and yet %+v", s, err, v)
+			}
+			return
+		}
+		if v.issuer != strings.ToLower(v.issuer) || v.issuer != "" && !isLabels(v.issuer) || len(v.params) > maxParams {
+			t.Errorf("%q became %+v", s, v)
+		}
+		text := v.issuer
+		for _, p := range v.params {
+			if strings.ContainsAny(p.value, "; \t\n") || !isLabel(p.tag) {
+				t.Errorf("%q became %+v", s, v)
+			}
+			text += ";" + p.tag + "=" + p.value
+		}
+		again, err := parseIssueValue(text)
+		if err != nil || again.issuer != v.issuer || !slices.Equal(again.params, v.params) {
+			t.Errorf("%q became %+v, and %q %+v, %v", s, v, text, again, err)
+		}
+	})
+}
+
+// FuzzCAA: whatever the octets of a CAA record are, they never let another CA's
+// record pass for ours, and the check ends.
+func FuzzCAA(f *testing.F) {
+	v := &Validator{issuers: []string{"ca.example.net"}}
+	q := acme.CAAQuery{Name: "www.example.com", Method: acme.DNS01, AccountURL: "https://acme.example.net/1"}
+	f.Add(uint8(0), "issue", "ca.example.net")
+	f.Add(uint8(128), "issuewild", ";")
+	f.Add(uint8(0), "issue", "ca.example.net; accounturi=https://acme.example.net/1")
+	f.Fuzz(func(t *testing.T, flag uint8, tag, value string) {
+		record := &dns.CAA{Flag: flag, Tag: tag, Value: value}
+		for _, wild := range []bool{false, true} {
+			q.Wildcard = wild
+			err := v.permits([]*dns.CAA{record}, q)
+			restricts := strings.EqualFold(tag, "issue") || wild && strings.EqualFold(tag, "issuewild")
+			if err == nil && restricts && !strings.HasPrefix(strings.ToLower(strings.TrimLeft(value, " \t")), "ca.example.net") {
+				t.Errorf("%d %q %q lets us issue", flag, tag, value)
+			}
+			// Beside a record that forbids, nothing forbids less.
+			nobody := &dns.CAA{Tag: "issue", Value: ";"}
+			if both := v.permits([]*dns.CAA{nobody, record}, q); err != nil && both == nil {
+				t.Errorf("%d %q %q is refused, and allowed beside one that forbids", flag, tag, value)
+			}
+			if err != nil {
+				for _, c := range []byte(err.Error()) {
+					if c < ' ' || c > '~' {
+						t.Errorf("byte %#x in %q", c, err)
+					}
+				}
+			}
+		}
+	})
+}
+
+// FuzzChallengeCert: what is taken for a right certificate of tls-alpn-01 has
+// the one name, the one extension, and its own signature.
+func FuzzChallengeCert(f *testing.F) {
+	id := ca.Identifier{Type: ca.DNS, Value: "www.example.com"}
+	sum := sha256.Sum256([]byte("key authorization"))
+	digest, err := asn1.Marshal(sum[:])
+	if err != nil {
+		f.Fatal(err)
+	}
+	san := []byte("\x30\x11\x82\x0fwww.example.com")
+	f.Add(san, digest, true)
+	f.Add([]byte("\x30\x06\x87\x04\x7f\x00\x00\x01"), digest, true)
+	f.Add([]byte("\x30\x80\x00\x00"), []byte{4, 0}, false)
+	f.Fuzz(func(t *testing.T, names, identifier []byte, critical bool) {
+		cert := &x509.Certificate{Extensions: []pkix.Extension{
+			{Id: oidSAN, Value: names}, {Id: oidAcmeID, Critical: critical, Value: identifier},
+		}}
+		nameErr := checkOnlyName(cert, id)
+		if nameErr == nil && !bytes.EqualFold(names, san) {
+			t.Errorf("%x passes for %x", names, san)
+		}
+		got, idErr := acmeIdentifier(cert)
+		if idErr == nil && (!critical || len(got) != 32 || !bytes.Equal(identifier, append([]byte{4, 32}, got...))) {
+			t.Errorf("%x passes for %x", identifier, got)
+		}
+		for _, err := range []error{nameErr, idErr} {
+			if err == nil {
+				continue
+			}
+			for _, c := range []byte(err.Error()) {
+				if c < ' ' || c > '~' {
+					t.Errorf("byte %#x in %q", c, err)
+				}
+			}
+		}
+	})
+}
+
+// FuzzDNSAnswer: whatever datagram comes back, the records taken from it are of
+// the name and type asked for, and the walk along its aliases ends.
+func FuzzDNSAnswer(f *testing.F) {
+	query := new(dns.Msg).SetQuestion("_acme-challenge.example.com.", dns.TypeTXT)
+	query.Id = 7
+	good := new(dns.Msg).SetReply(query)
+	for _, text := range []string{"_acme-challenge.example.com. 1 IN CNAME a.example.", "a.example. 1 IN CNAME A.example.", "a.example. 1 IN TXT \"x\" \"y\""} {
+		rr, err := dns.NewRR(text)
+		if err != nil {
+			f.Fatal(err)
+		}
+		good.Answer = append(good.Answer, rr)
+	}
+	packed, err := good.Pack()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(packed)
+	f.Add(packed[:20])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		answer := new(dns.Msg)
+		if answer.Unpack(b) != nil || !answers(answer, query) {
+			return
+		}
+		if answer.Id != query.Id || !answer.Response {
+			t.Error("an answer to something else was taken")
+		}
+		end, n := follow(answer.Answer, query.Question[0].Name)
+		if n > maxCNAMEs+1 {
+			t.Errorf("%d aliases were followed", n)
+		}
+		for _, rr := range recordsAt(answer.Answer, end, dns.TypeTXT) {
+			if !sameName(rr.Header().Name, end) || rr.Header().Rrtype != dns.TypeTXT {
+				t.Errorf("%v was taken for %s TXT", rr, end)
+			}
+			_ = textOf(rr)
+		}
+	})
+}
+
+// TestAProofOfValidationWearsOff asks the resolver again after a while, and
+// sooner after it failed.
+func TestAProofOfValidationWearsOff(t *testing.T) {
+	t.Parallel()
+	d := newDNSSEC()
+	d.until, d.err = time.Now().Add(time.Hour), errNoAD
+	if err := d.check(t.Context(), nil); !errors.Is(err, errNoAD) {
+		t.Errorf("a fresh verdict is not remembered: %v", err)
+	}
+	d.until = time.Now().Add(-time.Second)
+	r := &resolver{servers: []string{"127.0.0.1:1"}, timeout: time.Second, dnssec: d, queries: prometheus.NewCounterVec(prometheus.CounterOpts{}, []string{"type", "outcome"})}
+	if err := d.check(t.Context(), r); !errors.Is(err, errNoAD) || time.Until(d.until) > distrust {
+		t.Errorf("after a failure: %v, next in %v", err, time.Until(d.until))
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	d.until, d.err = time.Time{}, nil
+	if err := d.check(gone, r); err == nil || d.err != nil || !d.until.IsZero() {
+		t.Errorf("who gave up decided for others: %v, %v", err, d.err)
+	}
 }

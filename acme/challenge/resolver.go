@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -35,6 +36,7 @@ var (
 	errTimeout  = errors.New("timeout")
 	errChain    = errors.New("too many CNAMEs")
 	errExchange = errors.New("no usable answer from the resolver")
+	errNoAD     = errors.New("the resolver does not validate DNSSEC")
 )
 
 // servers lists the resolvers to ask.
@@ -68,18 +70,37 @@ func withPort(server string) string {
 type resolver struct {
 	servers []string
 	timeout time.Duration
+	dnssec  *dnssec // nil: whether the servers validate is not looked at
 	queries *prometheus.CounterVec
 }
 
+// An inquiry is the lookups of one attempt. It is safe for concurrent use.
+type inquiry struct {
+	*resolver
+	secure, insecure atomic.Int64 // answers with and without the AD bit
+}
+
+func (r *resolver) inquiry() *inquiry { return &inquiry{resolver: r} }
+
 // lookup finds the records of one type at name or where its CNAMEs lead, at
 // most maxRecords and at least one.
-func (r *resolver) lookup(ctx context.Context, name string, qtype uint16) ([]dns.RR, error) {
+func (q *inquiry) lookup(ctx context.Context, name string, qtype uint16) ([]dns.RR, error) {
+	found, err := q.lookupAll(ctx, name, qtype)
+	return found[:min(len(found), maxRecords)], err
+}
+
+// lookupAll finds all records of one type, at least one.
+func (q *inquiry) lookupAll(ctx context.Context, name string, qtype uint16) ([]dns.RR, error) {
+	if err := q.dnssec.check(ctx, q.resolver); err != nil {
+		return nil, err
+	}
 	owner := dns.Fqdn(name)
 	for cnames := 0; ; {
-		answer, err := r.ask(ctx, owner, qtype)
+		answer, err := q.ask(ctx, owner, qtype)
 		if err != nil {
 			return nil, err
 		}
+		q.note(answer)
 		end, n := follow(answer.Answer, owner)
 		if cnames += n; cnames > maxCNAMEs {
 			return nil, errChain
@@ -117,7 +138,7 @@ func recordsAt(answer []dns.RR, owner string, qtype uint16) []dns.RR {
 	var found []dns.RR
 	for _, rr := range answer {
 		h := rr.Header()
-		if h.Rrtype == qtype && h.Class == dns.ClassINET && sameName(h.Name, owner) && len(found) < maxRecords {
+		if h.Rrtype == qtype && h.Class == dns.ClassINET && sameName(h.Name, owner) {
 			found = append(found, rr)
 		}
 	}
@@ -148,7 +169,10 @@ func (r *resolver) try(ctx context.Context, server, owner string, qtype uint16) 
 	defer cancel()
 	defer func() { r.queries.WithLabelValues(dns.TypeToString[qtype], outcome(answer, err)).Inc() }()
 	query := new(dns.Msg).SetQuestion(owner, qtype)
-	query.SetEdns0(ednsSize, false)
+	// RFC 6840 §5.7: who sets AD is told whether the answer was validated. Older
+	// servers tell only who sets DO.
+	query.AuthenticatedData = r.dnssec != nil
+	query.SetEdns0(ednsSize, r.dnssec != nil)
 	answer, err = exchange(ctx, "udp", server, query)
 	if err == nil && answer.Truncated {
 		answer, err = exchange(ctx, "tcp", server, query)
@@ -263,10 +287,10 @@ func (a *attempt) resolve(ctx context.Context, host string) ([]netip.Addr, *acme
 	}
 	six := make(chan result, 1)
 	go func() {
-		rrs, err := a.v.resolver.lookup(ctx, host, dns.TypeAAAA)
+		rrs, err := a.dns.lookup(ctx, host, dns.TypeAAAA)
 		six <- result{rrs, err}
 	}()
-	v4, err4 := a.v.resolver.lookup(ctx, host, dns.TypeA)
+	v4, err4 := a.dns.lookup(ctx, host, dns.TypeA)
 	v6 := <-six
 	found := append(addrs(v6.rrs), addrs(v4)...)
 	switch {
@@ -300,6 +324,8 @@ func addrs(rrs []dns.RR) []netip.Addr {
 // lookupProblem says what went wrong in the DNS, without our resolver's name.
 func lookupProblem(err error, name, what string) *acme.Problem {
 	switch {
+	case errors.Is(err, errNoAD): // which may be for any of the reasons below
+		return problem(acme.DNSError, err, "looking up %s for %s: this server can't validate DNSSEC for now, and so believes no answer; that is its own fault, not the domain's", what, name)
 	case errors.Is(err, errNoName):
 		return problem(acme.DNSError, nil, "looking up %s for %s: the name does not exist (NXDOMAIN)", what, name)
 	case errors.Is(err, errNoData):

@@ -115,7 +115,11 @@ func (s *nameServer) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	if first != nil && first(w, q, tcp) {
 		return
 	}
-	_ = w.WriteMsg(s.answer(q)) // a client that left is the test's concern
+	m := s.answer(q)
+	if !tcp {
+		m.Truncate(1232)
+	}
+	_ = w.WriteMsg(m) // a client that left is the test's concern
 }
 
 // answer is what a recursive resolver says: the CNAMEs on the way, and the records.
