@@ -12,14 +12,15 @@ type directoryMeta struct {
 // directory lists what there is (RFC 8555 §7.1.1).
 func (s *Server) directory(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, struct {
-		NewNonce   string        `json:"newNonce"`
-		NewAccount string        `json:"newAccount"`
-		NewOrder   string        `json:"newOrder"`
-		RevokeCert string        `json:"revokeCert"`
-		KeyChange  string        `json:"keyChange"`
-		Meta       directoryMeta `json:"meta"`
+		NewNonce    string        `json:"newNonce"`
+		NewAccount  string        `json:"newAccount"`
+		NewOrder    string        `json:"newOrder"`
+		RevokeCert  string        `json:"revokeCert"`
+		KeyChange   string        `json:"keyChange"`
+		RenewalInfo string        `json:"renewalInfo"`
+		Meta        directoryMeta `json:"meta"`
 	}{
-		s.url("new-nonce"), s.url("new-account"), s.url("new-order"), s.url("revoke-cert"), s.url("key-change"),
+		s.url("new-nonce"), s.url("new-account"), s.url("new-order"), s.url("revoke-cert"), s.url("key-change"), s.url(renewalInfoPath),
 		directoryMeta{s.cfg.TermsOfService, s.cfg.Website, s.cfg.CAAIdentities, s.cfg.Profiles},
 	})
 }

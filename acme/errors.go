@@ -98,6 +98,8 @@ func (p *Problem) status() int {
 		return http.StatusForbidden
 	case RateLimited:
 		return http.StatusTooManyRequests
+	case AlreadyReplaced:
+		return http.StatusConflict
 	case ServerInternal:
 		return http.StatusInternalServerError
 	}

@@ -54,8 +54,10 @@ func (s *Server) finalize(w http.ResponseWriter, r *http.Request) error {
 	}
 	o.CSR, o.CSRHash = csr, hashCSR(csr)
 	// Asked of the certificates, not of the orders, which are purged.
-	if o.Renewal, err = s.store.HasCertificate(r.Context(), actor(o.AccountID), o.Identifiers, s.now()); err != nil {
-		return err
+	if !o.Renewal {
+		if o.Renewal, err = s.store.HasCertificate(r.Context(), actor(o.AccountID), o.Identifiers, s.now()); err != nil {
+			return err
+		}
 	}
 	if err := s.issueWithin(r.Context(), o, s.cfg.FinalizeWait); err != nil {
 		return err
@@ -281,6 +283,9 @@ func (l *ledger) Commit(ctx context.Context, in ca.Intent, c ca.Certificate) err
 		return err
 	}
 	l.s.backlog.done(l.order.AccountID)
+	if l.order.Replaces != "" {
+		l.s.metrics.replacements.Inc()
+	}
 	return nil
 }
 
@@ -398,7 +403,7 @@ func (s *Server) learn(err error) {
 
 func (s *Server) resumeOnce(ctx context.Context, o Order) error {
 	if now := s.now(); !now.Before(o.Expires) {
-		p := orderExpired()
+		p := OrderExpired()
 		return s.settle(ctx, o, Verdict{Failed: &p, PurgeAt: now.Add(s.cfg.Retention)})
 	}
 	if o.Deaths >= maxDeaths {

@@ -24,24 +24,29 @@ type endpoint struct {
 	name    string // for metrics
 	pattern string
 	methods map[string]handler
+	// open is for what anybody may read and caches may keep: it has no nonce,
+	// which would be another's from the cache.
+	open bool
 }
 
 func (s *Server) endpoints() []endpoint {
 	post := func(name, pattern string, h handler) endpoint {
-		return endpoint{name, pattern, map[string]handler{http.MethodPost: h}}
+		return endpoint{name: name, pattern: pattern, methods: map[string]handler{http.MethodPost: h}}
 	}
 	get := func(name, pattern string, h handler) endpoint {
-		return endpoint{name, pattern, map[string]handler{http.MethodGet: h, http.MethodHead: h}}
+		return endpoint{name: name, pattern: pattern, methods: map[string]handler{http.MethodGet: h, http.MethodHead: h}}
 	}
 	either := func(name, pattern string, h handler) endpoint {
 		e := get(name, pattern, h)
 		e.methods[http.MethodPost] = s.postAsGET(h)
 		return e
 	}
+	open := func(e endpoint) endpoint { e.open = true; return e }
 	return []endpoint{
 		either("directory", "/directory", s.directory),
 		either("newNonce", "/new-nonce", s.newNonce),
 		get("help", "/"+helpPath, s.help),
+		open(get("renewalInfo", "/"+renewalInfoPath+"*", s.renewalInfo)),
 		post("newAccount", "/new-account", s.newAccount),
 		post("newOrder", "/new-order", s.newOrder),
 		post("revokeCert", "/revoke-cert", s.revokeCert),
@@ -89,7 +94,7 @@ func (s *Server) serve(e endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		out := &answer{ResponseWriter: w}
 		defer s.recovered(out, r, e.name)
-		err := s.common(w.Header())
+		err := s.common(w.Header(), e)
 		if err == nil {
 			err = s.dispatch(out, r, e, allow)
 		}
@@ -139,9 +144,12 @@ func commonHeader(directory string) []headerLine {
 
 // common sets the headers of every answer, errors included (RFC 8555 §6.5).
 // They are set before the status line is written.
-func (s *Server) common(h http.Header) error {
+func (s *Server) common(h http.Header, e endpoint) error {
 	for _, l := range s.header {
 		h[l.name] = l.values
+	}
+	if e.open {
+		return nil
 	}
 	n, err := s.nonces.issue()
 	if err != nil {

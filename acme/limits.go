@@ -41,7 +41,7 @@ type class struct {
 	refuse func(http.ResponseWriter, *http.Request, ratelimit.Decision)
 }
 
-type classes struct{ directory, newNonce, newAccount, newOrder, revoke, steps *class }
+type classes struct{ directory, newNonce, renewalInfo, newAccount, newOrder, revoke, steps *class }
 
 func newClasses(l *ratelimit.Limiter, c *canned) classes {
 	class := func(name, path string, status int, o ratelimit.EndpointOptions) *class {
@@ -50,9 +50,11 @@ func newClasses(l *ratelimit.Limiter, c *canned) classes {
 	return classes{
 		directory: class("acme_directory", "/directory", http.StatusTooManyRequests, ratelimit.EndpointOptions{Group: ratelimit.Entry, Cost: priceReady, SkipGlobal: true}),
 		// A nonce costs no more than its refusal, and a revocation may need one first.
-		newNonce:   class("acme_new_nonce", "/new-nonce", http.StatusServiceUnavailable, ratelimit.EndpointOptions{Group: ratelimit.Entry, Cost: priceReady, SkipGlobal: true}),
-		newAccount: class("acme_new_account", "/new-account", http.StatusTooManyRequests, ratelimit.EndpointOptions{Cost: ratelimit.Token, Reserve: reserved}),
-		newOrder:   class("acme_new_order", "/new-order", http.StatusTooManyRequests, ratelimit.EndpointOptions{Cost: ratelimit.Token, Reserve: reserved}),
+		newNonce: class("acme_new_nonce", "/new-nonce", http.StatusServiceUnavailable, ratelimit.EndpointOptions{Group: ratelimit.Entry, Cost: priceReady, SkipGlobal: true}),
+		// One row by its key. Who can't read it renews when he would have without.
+		renewalInfo: class("acme_renewal_info", "/"+renewalInfoPath, http.StatusTooManyRequests, ratelimit.EndpointOptions{Group: ratelimit.Entry, Cost: priceReady, SkipGlobal: true}),
+		newAccount:  class("acme_new_account", "/new-account", http.StatusTooManyRequests, ratelimit.EndpointOptions{Cost: ratelimit.Token, Reserve: reserved}),
+		newOrder:    class("acme_new_order", "/new-order", http.StatusTooManyRequests, ratelimit.EndpointOptions{Cost: ratelimit.Token, Reserve: reserved}),
 		// A certificate whose key is lost can't wait for a bucket to refill; it
 		// waits its turn at the gate.
 		revoke: class("acme_revoke", "/revoke-cert", http.StatusServiceUnavailable, ratelimit.EndpointOptions{Exempt: true}),
@@ -61,7 +63,7 @@ func newClasses(l *ratelimit.Limiter, c *canned) classes {
 }
 
 func (c classes) all() []*class {
-	return []*class{c.directory, c.newNonce, c.newAccount, c.newOrder, c.revoke, c.steps}
+	return []*class{c.directory, c.newNonce, c.renewalInfo, c.newAccount, c.newOrder, c.revoke, c.steps}
 }
 
 // A Route is a class of endpoints, for whoever stands before Handler to charge
@@ -170,9 +172,21 @@ func (s *Server) QuotaRefused() int64 { return s.quotaRefused.Load() }
 // is for its figures.
 func (s *Server) RevocationGate() *gate.Gate { return s.revokes }
 
+// orderLimits are what the account of a new order may have.
+func (s *Server) orderLimits(o Order) OrderLimits {
+	l := OrderLimits{MaxOpen: s.cfg.MaxOpenOrders, Quota: s.cfg.OrderQuota}
+	if o.exempt() {
+		l.Quota = ratelimit.Quota{}
+	}
+	return l
+}
+
 // checkQuota refuses an order that is larger than the quota ever holds, which
 // takes no transaction to know.
 func (s *Server) checkQuota(o Order) error {
+	if o.exempt() {
+		return nil
+	}
 	_, d := s.cfg.OrderQuota.Debit(o.CreatedAt, time.Time{}, len(o.Identifiers))
 	if s.cfg.OrderQuota.Active() && d.Never {
 		return s.neverFits(o)

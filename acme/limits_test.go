@@ -840,7 +840,8 @@ func TestEveryPathHasItsClass(t *testing.T) {
 	}
 	want := map[string]string{
 		"/acme": "acme", "/acme/directory": "acme_directory", "/acme/new-nonce": "acme_new_nonce",
-		"/acme/new-account": "acme_new_account", "/acme/new-order": "acme_new_order", "/acme/revoke-cert": "acme_revoke",
+		"/acme/renewal-info": "acme_renewal_info",
+		"/acme/new-account":  "acme_new_account", "/acme/new-order": "acme_new_order", "/acme/revoke-cert": "acme_revoke",
 	}
 	if !maps.Equal(classes, want) {
 		t.Errorf("classes are %v", classes)

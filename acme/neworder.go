@@ -16,6 +16,7 @@ type newOrderBody struct {
 	NotBefore   string          `json:"notBefore"`
 	NotAfter    string          `json:"notAfter"`
 	Profile     string          `json:"profile"`
+	Replaces    string          `json:"replaces"`
 }
 
 // newOrder takes an order and makes the authorizations that it needs (RFC 8555 §7.4).
@@ -38,6 +39,9 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 	if err := s.ca.CheckValidity(o.Profile, o.NotBefore, o.NotAfter); err != nil {
 		return err
 	}
+	if err := s.readReplaces(r.Context(), &o, body.Replaces); err != nil {
+		return err
+	}
 	if err := s.checkQuota(o); err != nil {
 		return err
 	}
@@ -52,6 +56,13 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 		return s.writeOrder(w, http.StatusCreated, same)
 	}
 	o, err = s.place(r.Context(), o, by)
+	if errors.Is(err, ErrReplaced) {
+		old, err := s.resumeReplacing(r.Context(), o)
+		if err != nil {
+			return err
+		}
+		return s.writeOrder(w, http.StatusCreated, old)
+	}
 	if q, ok := errors.AsType[*QuotaError](err); ok {
 		return s.overQuota(r, o, q)
 	}

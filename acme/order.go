@@ -34,8 +34,8 @@ type Order struct {
 	CreatedAt   time.Time
 	Expires     time.Time // never after any of its valid authorizations
 	Error       *Problem
-	SetHash     string    // of what was asked for: two orders that have the same are for the same
-	Replaces    ca.Serial // the certificate that it renews, if the client said so (RFC 9773 §5)
+	SetHash     string // of what was asked for: two orders that have the same are for the same
+	Replaces    CertID // the certificate that it renews, if the client said so (RFC 9773 §5)
 
 	// Once finalized:
 	CSR      []byte // while processing
@@ -55,7 +55,7 @@ type Order struct {
 func (o Order) At(now time.Time) Order {
 	if (o.Status == OrderPending || o.Status == OrderReady) && !now.Before(o.Expires) {
 		o.Status = OrderInvalid
-		p := orderExpired()
+		p := OrderExpired()
 		o.Error = &p
 	}
 	return o
@@ -69,6 +69,7 @@ func hashCSR(der []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
-func orderExpired() Problem {
+// OrderExpired is the end of an order that nobody finalized in time.
+func OrderExpired() Problem {
 	return Problem{Type: Malformed, Status: 400, Detail: "the order expired before it was finalized"}
 }

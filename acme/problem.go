@@ -39,6 +39,7 @@ const (
 	UnsupportedIdentifier   ProblemType = "unsupportedIdentifier"
 	UserActionRequired      ProblemType = "userActionRequired"
 	InvalidProfile          ProblemType = "invalidProfile"
+	AlreadyReplaced         ProblemType = "alreadyReplaced"
 )
 
 // A Problem is what a client hears of an error (RFC 7807, RFC 8555 §6.7). It

@@ -44,7 +44,7 @@ func TestRefusalHasWhatEveryAnswerHas(t *testing.T) {
 			w := httptest.NewRecorder()
 			route.Refuse(w, httptest.NewRequestWithContext(t.Context(), method, route.Path, nil), ratelimit.Decision{RetryAfter: 7 * time.Second})
 			status := http.StatusServiceUnavailable
-			if slices.Contains([]string{"acme_directory", "acme_new_account", "acme_new_order"}, route.Class) {
+			if slices.Contains([]string{"acme_directory", "acme_renewal_info", "acme_new_account", "acme_new_order"}, route.Class) {
 				status = http.StatusTooManyRequests
 			}
 			h := w.Header()

@@ -177,7 +177,7 @@ func (s *Server) place(ctx context.Context, o Order, by map[ca.Identifier]string
 	if err != nil {
 		return o, err
 	}
-	limits := OrderLimits{MaxOpen: s.cfg.MaxOpenOrders, Quota: s.cfg.OrderQuota}
+	limits := s.orderLimits(o)
 	for {
 		made, err := s.cover(&o, by, h)
 		if err != nil {

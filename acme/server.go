@@ -64,6 +64,8 @@ type Config struct {
 	MaxOpenOrders int   // of one account, default 300
 	PageSize      int   // of the list of orders, default 100
 
+	RenewalPoll time.Duration // how often clients ask whether to renew, default 6 h, a minute to a day
+
 	// Admission. Handler charges accounts; sources are charged before it, by Routes.
 	Limiter    *ratelimit.Limiter  // nil: no limits of requests
 	Budget     *ratelimit.Budget   // patience with accounts that ask for others' objects; nil: without end
@@ -89,6 +91,7 @@ type Server struct {
 	decoys  decoys
 	revokes *gate.Gate // turns to read and verify revocations
 
+	incidents    atomic.Pointer[[]ca.Incident] // that are open, as of the last poll
 	quotaRefused atomic.Int64
 	noTurns      missedTurns
 	metrics      *metrics
@@ -136,6 +139,9 @@ func New(c Config) (*Server, error) {
 		return nil, err
 	}
 	if err := registerBacklog(c.Registerer, s.Backlog); err != nil {
+		return nil, err
+	}
+	if err := registerIncidents(c.Registerer, s.OpenIncidents); err != nil {
 		return nil, err
 	}
 	if err := s.prepareAdmission(); err != nil {
@@ -206,6 +212,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MaxNames, 100)
 	setDefault(&c.MaxOpenOrders, 300)
 	setDefault(&c.PageSize, 100)
+	setDefault(&c.RenewalPoll, 6*time.Hour)
 	if len(c.Challenges) == 0 {
 		c.Challenges = DefaultChallenges
 	}

@@ -67,6 +67,7 @@ type Store interface {
 	Certificates
 	NonceStates
 	Reuse
+	Renewals
 	// Sweep turns orders that expired to invalid, and deletes orders and
 	// authorizations whose time to be purged has come. It touches at most limit
 	// of each and reports how many it did touch. What accounts no longer owe of
@@ -98,10 +99,11 @@ type Accounts interface {
 // Orders keeps orders.
 type Orders interface {
 	// CreateOrder stores o with as, the authorizations that are made for it, and
-	// debits its identifiers in one transaction, or fails with ErrTooManyOpen or
-	// a *QuotaError. What failed has cost nothing. The other authorizations of o
-	// must be valid ones of its account that do not expire before it: ErrMoved
-	// says that they are not.
+	// debits its identifiers in one transaction, or fails with ErrTooManyOpen, a
+	// *QuotaError, or ErrReplaced if another order that is neither invalid nor
+	// expired replaces the same certificate. What failed has cost nothing. The
+	// other authorizations of o must be valid ones of its account that do not
+	// expire before it: ErrMoved says that they are not.
 	CreateOrder(ctx context.Context, o Order, as []Authorization, l OrderLimits) error
 	Order(ctx context.Context, id string) (Order, error)
 	// OrderOf returns ErrNotFound, by the same work, for what is not there and
@@ -169,7 +171,8 @@ type Issuances interface {
 	// expired; ErrUnproven that its authorizations do not hold any more, for
 	// which the order has become invalid.
 	BeginIssue(ctx context.Context, c Claim, in ca.Intent) error
-	// CommitIssue makes the order valid and records the certificate;
+	// CommitIssue makes the order valid and records the certificate, and which
+	// one it replaces;
 	// ca.ErrLeaseLost says that the order is no longer this intent's.
 	CommitIssue(ctx context.Context, orderID string, in ca.Intent, c ca.Certificate, purgeAt time.Time) error
 	// AbortIssue ends the intent, and does v to the order if it is still this intent's.

@@ -76,6 +76,7 @@ type wireOrder struct {
 	Expires        string          `json:"expires"`
 	Identifiers    []ca.Identifier `json:"identifiers"`
 	Profile        string          `json:"profile,omitempty"`
+	Replaces       CertID          `json:"replaces,omitempty"`
 	NotBefore      string          `json:"notBefore,omitempty"`
 	NotAfter       string          `json:"notAfter,omitempty"`
 	Error          *wireProblem    `json:"error,omitempty"`
@@ -88,7 +89,7 @@ type wireOrder struct {
 // finalizing, too.
 func (s *Server) writeOrder(w http.ResponseWriter, status int, o Order) error {
 	v := wireOrder{
-		Status: o.Status, Expires: wireTime(o.Expires), Identifiers: o.Identifiers, Profile: s.shownProfile(o),
+		Status: o.Status, Expires: wireTime(o.Expires), Identifiers: o.Identifiers, Profile: s.shownProfile(o), Replaces: o.Replaces,
 		NotBefore: wireTime(o.NotBefore), NotAfter: wireTime(o.NotAfter), Error: storedProblem(o.Error),
 		Authorizations: make([]string, 0, len(o.AuthzIDs)), Finalize: s.url("order", o.ID, "finalize"),
 	}

@@ -69,6 +69,7 @@ func (s *Server) Run(ctx context.Context) error {
 	wg.Go(func() { s.every(ctx, pollEvery, s.dueValidations, s.pollValidations) })
 	wg.Go(func() { s.every(ctx, pollEvery, s.dueOrders, s.pollOrders) })
 	wg.Go(func() { s.every(ctx, pollEvery, nil, s.countBacklog) })
+	wg.Go(func() { s.every(ctx, incidentsEvery, nil, s.pollIncidents) })
 	wg.Go(func() { s.every(ctx, sweepEvery, nil, s.sweep) })
 	wg.Wait()
 	return s.drain(ctx)
@@ -121,7 +122,7 @@ func (s *Server) every(ctx context.Context, d time.Duration, hint <-chan struct{
 
 func (s *Server) sweep(ctx context.Context) (bool, error) {
 	now := s.now()
-	n, err := s.store.Sweep(ctx, Sweep{Now: now, Closing: Closing{Error: orderExpired(), PurgeAt: now.Add(s.cfg.Retention)}, Limit: sweepBatch})
+	n, err := s.store.Sweep(ctx, Sweep{Now: now, Closing: Closing{Error: OrderExpired(), PurgeAt: now.Add(s.cfg.Retention)}, Limit: sweepBatch})
 	return n >= sweepBatch, err
 }
 

@@ -73,13 +73,14 @@ func bucket(b config.Bucket) ratelimit.Bucket {
 }
 
 // endpoints are the classes by which rejections of the guard are counted.
-var endpoints = []string{classACME, classACMEDirectory, classACMENonce, classACMEAccount, classACMEOrder, classACMERevoke, classOCSP, classCRL, classAIA}
+var endpoints = []string{classACME, classACMEDirectory, classACMENonce, classACMERenewal, classACMEAccount, classACMEOrder, classACMERevoke, classOCSP, classCRL, classAIA}
 
 // The classes of endpoints, as the protocols name them.
 const (
 	classACME          = "acme"
 	classACMEDirectory = "acme_directory"
 	classACMENonce     = "acme_new_nonce"
+	classACMERenewal   = "acme_renewal_info"
 	classACMEAccount   = "acme_new_account"
 	classACMEOrder     = "acme_new_order"
 	classACMERevoke    = "acme_revoke"

@@ -207,6 +207,7 @@ func (a *app) buildACME(context.Context) error {
 		OrderLifetime: c.OrderLifetime.Std(), AuthzLifetime: c.AuthorizationLifetime.Std(), MaxOpenOrders: c.MaxPendingOrders,
 		MaxReuse: a.ca.Policy().MaxReuse, ReuseAuthorizations: c.ReuseAuthorizations, ReuseOrders: c.ReuseOrders,
 		DefaultProfile:    a.ca.DefaultProfile(),
+		RenewalPoll:       c.RenewalPoll.Std(),
 		ValidationWorkers: c.Validation.Workers,
 		Limiter:           a.limiter, Budget: a.budget, OrderQuota: a.orderQuota(), Recorder: a.recorder,
 		Logger: a.log.With("room", "acme"), Registerer: a.registry,

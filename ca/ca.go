@@ -113,6 +113,7 @@ type Record struct {
 	CreatedAt   time.Time
 	RevokedAt   time.Time // zero: not revoked
 	Reason      Reason
+	ReplacedBy  Serial // the certificate that was ordered to take its place; "" for none
 }
 
 // Revoked reports whether the record counts as revoked.

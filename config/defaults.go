@@ -76,6 +76,7 @@ func Default() *Config {
 			ReuseOrders:           true,
 			MaxPendingOrders:      300,
 			Challenges:            []string{"http-01", "dns-01", "tls-alpn-01"},
+			RenewalPoll:           Duration(6 * time.Hour),
 			Validation: Validation{
 				HTTP01Port:    80,
 				HTTPSPort:     443,

@@ -273,7 +273,7 @@ type EndpointLimit struct {
 	// The class. ocsp_sign are OCSP answers that must be signed; acme is all of
 	// ACME that has no class of its own, and none are paths that do not exist.
 	// Revocation has none: it is never limited.
-	Name string `yaml:"name" required:"true" example:"acme_new_account" allow:"acme|acme_directory|acme_new_nonce|acme_new_account|acme_new_order|ocsp|ocsp_sign|crl|aia|none"`
+	Name string `yaml:"name" required:"true" example:"acme_new_account" allow:"acme|acme_directory|acme_new_nonce|acme_renewal_info|acme_new_account|acme_new_order|ocsp|ocsp_sign|crl|aia|none"`
 
 	// Each client, at this class.
 	PerIP Bucket `yaml:"per_ip"`
@@ -636,6 +636,10 @@ type ACME struct {
 	// them, wildcards by those that begin with dns, addresses by http-01 and
 	// tls-alpn-01.
 	Challenges []string `yaml:"challenges" allow:"http-01|dns-01|tls-alpn-01"`
+
+	// How often clients are asked to look whether to renew (RFC 9773). They are
+	// told less for certificates of some days, and while an incident is open.
+	RenewalPoll Duration `yaml:"renewal_poll" allow:"1m..1d"`
 
 	// How control of names is proven.
 	Validation Validation `yaml:"validation"`

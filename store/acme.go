@@ -219,7 +219,7 @@ func scanOrder(row Row) (acme.Order, error) {
 		return o, err
 	}
 	o.Status, o.Serial, o.Attempts = acme.OrderStatus(status), ca.Serial(serial), int(try)
-	o.Deaths, o.Renewal, o.Replaces = int(deaths), renewal != 0, ca.Serial(replaces)
+	o.Deaths, o.Renewal, o.Replaces = int(deaths), renewal != 0, acme.CertID(replaces)
 	o.NotBefore, o.NotAfter, o.CreatedAt, o.Expires, o.DueAt = fromMicros(notBefore), fromMicros(notAfter), fromMicros(created), fromMicros(expires), fromMicros(due)
 	if err := json.Unmarshal([]byte(ids), &o.Identifiers); err != nil {
 		return o, fmt.Errorf("decoding identifiers of order %s: %w", o.ID, err)
@@ -233,7 +233,12 @@ func scanOrder(row Row) (acme.Order, error) {
 
 // CreateOrder stores o with its authorizations.
 func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authorization, l acme.OrderLimits) error {
-	return s.write(ctx, "creating order", func(ctx context.Context, tx Tx) error {
+	err := s.write(ctx, "creating order", func(ctx context.Context, tx Tx) error {
+		if o.Replaces != "" {
+			if err := expireReplacing(ctx, tx, o); err != nil {
+				return err
+			}
+		}
 		d, err := debit(ctx, tx, quotaIdentifiers, o.AccountID, l.Quota, o.CreatedAt, len(o.Identifiers))
 		if err != nil {
 			return err
@@ -248,13 +253,13 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 		// place: the bound is against floods, and is soft by as many as arrive
 		// at once.
 		n, err := tx.Exec(ctx, `INSERT INTO acme_orders (id, account_id, status, profile, identifiers, authz_ids, open_authzs,
-				not_before, not_after, created_at, expires, sweep_at, directory, set_hash, replaces)
-			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15
+				not_before, not_after, created_at, expires, sweep_at, directory, set_hash, replaces, renewal)
+			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $17
 			WHERE (SELECT COUNT(*) FROM (SELECT 1 FROM acme_orders
 				WHERE account_id = $2 AND status IN ('pending', 'ready') LIMIT $16) open_ones) < $16`,
 			o.ID, o.AccountID, string(o.Status), o.Profile, asJSON(o.Identifiers), asJSON(o.AuthzIDs), notValid(as),
 			micros(o.NotBefore), micros(o.NotAfter), micros(o.CreatedAt), micros(o.Expires), micros(o.Expires),
-			o.Directory, o.SetHash, string(o.Replaces), int64(l.MaxOpen))
+			o.Directory, o.SetHash, string(o.Replaces), int64(l.MaxOpen), flag(o.Renewal))
 		if err != nil {
 			return err
 		}
@@ -263,6 +268,10 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 		}
 		return insertAuthzs(ctx, tx, as)
 	})
+	if o.Replaces != "" && errors.Is(err, ErrUnique) {
+		return acme.ErrReplaced
+	}
+	return err
 }
 
 // quotaIdentifiers is the kind of the quota of identifiers in new orders.
@@ -515,14 +524,20 @@ func (s *ACME) BeginIssue(ctx context.Context, c acme.Claim, in ca.Intent) error
 // CommitIssue makes an order valid together with its certificate.
 func (s *ACME) CommitIssue(ctx context.Context, orderID string, in ca.Intent, c ca.Certificate, purgeAt time.Time) error {
 	return s.write(ctx, "completing order", func(ctx context.Context, tx Tx) error {
-		n, err := tx.Exec(ctx, `UPDATE acme_orders SET status = 'valid', certificate_id = $1, serial = $2, csr = NULL, due_at = 0, sweep_at = $3
-			WHERE id = $4 AND status = 'processing' AND intent_id = $5`,
-			c.ID, string(c.Serial), micros(purgeAt), orderID, in.ID)
+		var replaces string
+		err := tx.QueryRow(ctx, `UPDATE acme_orders SET status = 'valid', certificate_id = $1, serial = $2, csr = NULL, due_at = 0, sweep_at = $3
+			WHERE id = $4 AND status = 'processing' AND intent_id = $5 RETURNING replaces`,
+			c.ID, string(c.Serial), micros(purgeAt), orderID, in.ID).Scan(&replaces)
+		if errors.Is(err, ErrNoRows) {
+			return ca.ErrLeaseLost
+		}
 		if err != nil {
 			return err
 		}
-		if n == 0 {
-			return ca.ErrLeaseLost
+		if replaces != "" {
+			if err := replaced(ctx, tx, acme.CertID(replaces), c.Serial); err != nil {
+				return err
+			}
 		}
 		return commitIntent(ctx, tx, in, c)
 	})

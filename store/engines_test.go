@@ -27,6 +27,7 @@ func TestEngines(t *testing.T) {
 		{"ca", storetest.CA},
 		{"acme", storetest.ACME},
 		{"acmereuse", storetest.ACMEReuse},
+		{"renewals", storetest.Renewals},
 		{"status", storetest.Status},
 		{"admission", storetest.Admission},
 		{"acmenonces", storetest.ACMENonces},
