@@ -61,6 +61,8 @@ var rooms = map[string]wall{
 	"store/sqlite":     {rooms: []string{"store", "migrations"}, never: slices.Concat(wire, devices)},
 	"store/postgres":   {rooms: []string{"store", "migrations"}, never: slices.Concat(wire, devices)},
 	"migrations":       {stdlibOnly: true},
+	// Both sides of multi-perspective corroboration, docs/adr/0014.
+	"acme/challenge/perspective": {rooms: []string{"acme", "acme/challenge", "ca", "gate"}, never: slices.Concat(sql, devices)},
 	// Rooms for tests: nothing but tests and one another may import them.
 	"audit/audittest":            {rooms: []string{"audit"}},
 	"keys/keystest":              {rooms: []string{"keys"}},

@@ -49,6 +49,7 @@ type ValidationRecord struct {
 	CAA    *CAARecord    `json:"caa,omitempty"` // of the check that went with it
 	// Perspectives are what was seen from elsewhere, if anything had to be.
 	Perspectives []PerspectiveRecord `json:"perspectives,omitempty"`
+	Corroborated string              `json:"corroborated,omitempty"` // how many agreed, as in "4/5" (Baseline Requirements §5.4.1)
 }
 
 // A PerspectiveRecord is what one remote perspective saw.
@@ -88,6 +89,7 @@ type CAARecord struct {
 	Took     time.Duration `json:"took"`
 	// Perspectives are what was seen from elsewhere, if anything had to be.
 	Perspectives []PerspectiveRecord `json:"perspectives,omitempty"`
+	Corroborated string              `json:"corroborated,omitempty"` // how many agreed, as in "4/5" (Baseline Requirements §5.4.1)
 }
 
 // A CAAChecker asks the DNS. It keeps to the rules of a Validator: nil means

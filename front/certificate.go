@@ -19,6 +19,7 @@ import (
 type FileCertificateConfig struct {
 	CertFile   string        // PEM, leaf first
 	KeyFile    string        // PEM
+	Of         string        // what it is the certificate of, in the log; "the listener"
 	Poll       time.Duration // how often Run looks for new files; 1 min
 	Log        *slog.Logger  // nil: none
 	Registerer prometheus.Registerer
@@ -49,6 +50,9 @@ type stamp struct {
 func NewFileCertificate(cfg FileCertificateConfig) (*FileCertificate, error) {
 	if cfg.Poll <= 0 {
 		cfg.Poll = time.Minute
+	}
+	if cfg.Of == "" {
+		cfg.Of = "the listener"
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -122,7 +126,7 @@ func (f *FileCertificate) poll(ctx context.Context) {
 		return
 	}
 	if err := f.reloadLocked(now); err != nil && (!same || !wasBad) {
-		f.cfg.Log.ErrorContext(ctx, "new certificate of the listener is bad, keeping the old one", "error", err)
+		f.cfg.Log.ErrorContext(ctx, "new certificate of "+f.cfg.Of+" is bad, keeping the old one", "error", err)
 	}
 }
 
@@ -136,10 +140,10 @@ func (f *FileCertificate) reloadLocked(now stamp) error {
 	f.bad = false
 	log := f.cfg.Log.With("file", f.files.cert, "subject", c.Leaf.Subject.String(), "not_after", c.Leaf.NotAfter)
 	if time.Now().After(c.Leaf.NotAfter) {
-		log.Warn("certificate of the listener has expired: clients will refuse it")
+		log.Warn("certificate of " + f.cfg.Of + " has expired: the other side will refuse it")
 		return nil
 	}
-	log.Info("certificate of the listener loaded")
+	log.Info("certificate of " + f.cfg.Of + " loaded")
 	return nil
 }
 

@@ -45,6 +45,9 @@ type Listener struct {
 	// Certificate makes it a TLS listener (1.2 and up, HTTP/2 offered). Nil
 	// means plain HTTP.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Clients are those who may connect to a TLS listener, which is for programs
+	// of ours then. Nil means everybody.
+	Clients *Clients
 
 	Routes []Route
 	// Unrouted is asked about requests that no route wants, as Route.Limit is
@@ -122,6 +125,8 @@ func (l Listener) validate() error {
 		return errors.New("its name must be lower-case letters, digits, - and _")
 	case (l.Address == "") == (l.Socket == ""):
 		return errors.New("it needs an address or a socket, and not both")
+	case l.Clients != nil && (l.Certificate == nil || l.Clients.Roots == nil):
+		return errors.New("it wants clients' certificates and has none of its own, or no roots for theirs")
 	case l.Socket != "" && (l.ProxyFrom != nil || l.Hops != nil):
 		return errors.New("a local socket has no proxies before it")
 	case l.Limits.Proxy > maxProxyWait:

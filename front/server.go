@@ -64,6 +64,7 @@ func newServer(l Listener, cfg Config, m *metrics) (*server, error) {
 	}
 	if l.Certificate != nil {
 		s.http.TLSConfig = tlsConfig(l.Certificate)
+		l.Clients.require(s.http.TLSConfig)
 	}
 	return s, nil
 }
