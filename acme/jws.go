@@ -1,7 +1,6 @@
 package acme
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -10,13 +9,10 @@ import (
 	"crypto/rsa"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"slices"
 	"strings"
-	"unicode"
 
 	jose "github.com/go-jose/go-jose/v4"
 )
@@ -52,28 +48,41 @@ func parseMessage(b []byte) (*message, error) {
 	if _, ok := m["signatures"]; ok {
 		return nil, malformed(`the JWS must have one signature, in member "signature", not "signatures"`)
 	}
-	var part [3]string
+	var (
+		text    [3]string
+		decoded [3][]byte
+	)
 	for i, name := range []string{"protected", "payload", "signature"} {
-		if err := stringMember(m, name, &part[i]); err != nil {
+		if err := stringMember(m, name, &text[i]); err != nil {
 			return nil, err
 		}
-		if _, err := base64.RawURLEncoding.Strict().DecodeString(part[i]); err != nil {
+		if decoded[i], err = decodeBase64(text[i]); err != nil {
 			return nil, malformed("member \"" + name + "\" of the JWS is not base64url without padding")
 		}
 	}
-	msg, err := parseProtected(part[0])
+	msg, err := parseProtected(decoded[0])
 	if err != nil {
 		return nil, err
 	}
-	msg.raw, err = jose.ParseSignedCompact(part[0]+"."+part[1]+"."+part[2], algorithms)
+	// Detached, the payload is not decoded a second time; what is signed is its
+	// encoding, which is the one that came, as there is only one.
+	msg.raw, err = jose.ParseDetached(text[0]+".."+text[2], decoded[1], algorithms)
 	if err != nil {
 		return nil, &Problem{Type: Malformed, Detail: "the JWS cannot be read", Err: err}
 	}
 	return msg, nil
 }
 
-func parseProtected(encoded string) (*message, error) {
-	b, _ := base64.RawURLEncoding.DecodeString(encoded) // checked by the caller
+// decodeBase64 takes base64url without padding in its one form: Go lets line
+// ends through, even strictly.
+func decodeBase64(text string) ([]byte, error) {
+	if strings.IndexByte(text, '\r') >= 0 || strings.IndexByte(text, '\n') >= 0 {
+		return nil, base64.CorruptInputError(0)
+	}
+	return base64.RawURLEncoding.Strict().DecodeString(text)
+}
+
+func parseProtected(b []byte) (*message, error) {
 	h, err := members(b)
 	if err != nil {
 		return nil, malformed("the JWS's protected header is not a JSON object: " + err.Error())
@@ -166,7 +175,7 @@ func newDecoys() (decoys, error) {
 		if err != nil {
 			return nil, fmt.Errorf("making a decoy for %s: %w", alg, err)
 		}
-		d[alg] = Account{ID: "nobody", Key: jwk}
+		d[alg] = Account{ID: "nobody", Key: jwk, Thumbprint: "nobody's " + string(alg)}
 	}
 	return d, nil
 }
@@ -261,100 +270,14 @@ func thumbprint(k *jose.JSONWebKey) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(t), nil
 }
 
-// members reads one JSON object, strictly: no name twice, nothing after it.
-// encoding/json alone would let the last of two win, and another reader of the
-// same request might let the first.
-func members(b []byte) (map[string]json.RawMessage, error) {
-	dec := json.NewDecoder(bytes.NewReader(b))
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return nil, errors.New("it is no JSON object")
-	}
-	m := make(map[string]json.RawMessage)
-	for dec.More() {
-		t, err := dec.Token()
-		name, ok := t.(string)
-		if err != nil || !ok {
-			return nil, errors.New("it is not well-formed JSON")
-		}
-		if _, ok := m[name]; ok {
-			return nil, errors.New("a member is there twice")
-		}
-		var v json.RawMessage
-		if err := dec.Decode(&v); err != nil {
-			return nil, errors.New("it is not well-formed JSON")
-		}
-		m[name] = v
-	}
-	if _, err := dec.Token(); err != nil {
-		return nil, errors.New("it is not well-formed JSON")
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the JSON object")
-	}
-	return m, nil
-}
-
-// unambiguous refuses an object, at any depth of well-formed JSON, that has two
-// names which encoding/json takes for the same one: it looks at no case.
-func unambiguous(b []byte) error {
-	type level struct {
-		names map[string]bool // nil: a list
-		value bool            // a name was read, its value comes next
-	}
-	var (
-		dec    = json.NewDecoder(bytes.NewReader(b))
-		levels []level
-	)
-	dec.UseNumber()
-	for {
-		t, err := dec.Token()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return errors.New("it is not well-formed JSON")
-		}
-		if t == json.Delim('}') || t == json.Delim(']') {
-			levels = levels[:len(levels)-1]
-			continue
-		}
-		if n := len(levels) - 1; n >= 0 && levels[n].names != nil {
-			if name, ok := t.(string); ok && !levels[n].value {
-				name = strings.Map(foldRune, name)
-				if levels[n].names[name] {
-					return errors.New("a member is there twice")
-				}
-				levels[n].names[name] = true
-			}
-			levels[n].value = !levels[n].value
-		}
-		switch t {
-		case json.Delim('{'):
-			levels = append(levels, level{names: make(map[string]bool)})
-		case json.Delim('['):
-			levels = append(levels, level{})
-		}
-	}
-}
-
-// foldRune returns the least of the runes that are one without regard to case.
-func foldRune(r rune) rune {
-	for {
-		next := unicode.SimpleFold(r)
-		if next <= r {
-			return next
-		}
-		r = next
-	}
-}
-
 func stringMember(m map[string]json.RawMessage, name string, to *string) error {
 	v, ok := m[name]
 	if !ok {
 		return malformed("member \"" + name + "\" is missing")
 	}
-	if len(v) == 0 || v[0] != '"' || json.Unmarshal(v, to) != nil {
+	if len(v) < 2 || v[0] != '"' {
 		return malformed("member \"" + name + "\" is not a string")
 	}
+	*to = textOf(v, isPlain(v))
 	return nil
 }

@@ -270,7 +270,7 @@ func TestNobodysSignatureIsVerified(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key, err := accountKey(s.decoys[alg])
+		key, err := s.keys.of(s.decoys[alg])
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,12 +1,12 @@
 package acme
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net"
 	"net/http"
@@ -30,9 +30,6 @@ type request struct {
 // decode reads the payload, which is one JSON object. Members that are not
 // known are left aside (RFC 8555 §7.3); one that is there twice is refused.
 func (q request) decode(v any) error {
-	if _, err := members(q.payload); err != nil {
-		return malformed("the payload: " + err.Error())
-	}
 	if err := unambiguous(q.payload); err != nil {
 		return malformed("the payload: " + err.Error())
 	}
@@ -116,7 +113,9 @@ func (s *Server) readBody(r *http.Request) ([]byte, error) {
 	if err != nil || t != "application/jose+json" {
 		return nil, &Problem{Type: Malformed, Status: http.StatusUnsupportedMediaType, Detail: "the Content-Type must be application/jose+json"}
 	}
-	b, err := io.ReadAll(r.Body)
+	// A length that is only announced sets little aside.
+	b := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), readAhead)+bytes.MinRead))
+	_, err = b.ReadFrom(r.Body)
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, &Problem{Type: Malformed, Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("the request body is larger than %d octets", s.cfg.MaxBody)}
 	}
@@ -126,8 +125,11 @@ func (s *Server) readBody(r *http.Request) ([]byte, error) {
 	if err != nil {
 		return nil, &Problem{Type: Malformed, Detail: "the request body ended early", Err: err}
 	}
-	return b, nil
+	return b.Bytes(), nil
 }
+
+// readAhead is more than most requests have.
+const readAhead = 4 << 10
 
 func timedOut(err error) bool {
 	n, ok := errors.AsType[net.Error](err)
@@ -154,7 +156,7 @@ func (s *Server) verifyByAccount(r *http.Request, m *message, t terms) (request,
 	if err != nil {
 		return request{}, err
 	}
-	key, err := accountKey(a)
+	key, err := s.keys.of(a)
 	if err != nil {
 		return request{}, err
 	}
@@ -177,7 +179,7 @@ func (s *Server) verifyByAccount(r *http.Request, m *message, t terms) (request,
 // nobody is the answer to an account that does not exist, after as much work as
 // the wrong signature of one that does would have taken.
 func (s *Server) nobody(r *http.Request, m *message, t terms) error {
-	key, err := accountKey(s.decoys[m.alg])
+	key, err := s.keys.of(s.decoys[m.alg])
 	if err != nil {
 		return err
 	}
@@ -229,15 +231,6 @@ func (s *Server) verified(r *http.Request, m *message, key *jose.JSONWebKey, t t
 		return request{}, &Problem{Type: BadNonce, Detail: "JWS has an invalid anti-replay nonce; try again with the one in this answer", Err: err}
 	}
 	return request{key: key, payload: payload}, nil
-}
-
-func accountKey(a Account) (*jose.JSONWebKey, error) {
-	k, err := parseKey(a.Key)
-	if err != nil {
-		// Not wrapped: the problem inside is not the client's.
-		return nil, errors.New("reading key of account " + a.ID + ": " + err.Error())
-	}
-	return k, nil
 }
 
 // checkAccountKey applies the rules for certified keys to account keys.

@@ -89,6 +89,7 @@ type Server struct {
 	header  []headerLine // of every answer
 	classes classes
 	decoys  decoys
+	keys    *keyCache
 	revokes *gate.Gate // turns to read and verify revocations
 
 	incidents    atomic.Pointer[[]ca.Incident] // that are open, as of the last poll
@@ -153,6 +154,7 @@ func New(c Config) (*Server, error) {
 // prepareAdmission makes what requests are admitted and refused by.
 func (s *Server) prepareAdmission() (err error) {
 	s.header = commonHeader(s.url("directory"))
+	s.keys = newKeyCache()
 	s.classes = newClasses(s.cfg.Limiter, newCanned(s.nonces, s.header, s.helpLink()))
 	if s.decoys, err = newDecoys(); err != nil {
 		return err
