@@ -1,6 +1,9 @@
 package acme
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"net/http"
 	"net/mail"
 	"regexp"
@@ -19,7 +22,8 @@ type AccountStatus string
 // The states of an account.
 const (
 	AccountValid       AccountStatus = "valid"
-	AccountDeactivated AccountStatus = "deactivated"
+	AccountDeactivated AccountStatus = "deactivated" // by itself
+	AccountRevoked     AccountStatus = "revoked"     // by the operator
 )
 
 // An Account is a client with a key.
@@ -33,6 +37,7 @@ type Account struct {
 	Status      AccountStatus
 	CreatedAt   time.Time
 	EAB         string // the key of the external account it is bound to, "" for none (RFC 8555 §7.3.4)
+	Scope       Scope  // what it may order, by that key
 }
 
 var mailDomain = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])$`)
@@ -80,14 +85,16 @@ func checkContact(c string) error {
 }
 
 type newAccountBody struct {
-	Contact              []string `json:"contact"`
-	TermsOfServiceAgreed bool     `json:"termsOfServiceAgreed"`
-	OnlyReturnExisting   bool     `json:"onlyReturnExisting"`
+	Contact              []string        `json:"contact"`
+	TermsOfServiceAgreed bool            `json:"termsOfServiceAgreed"`
+	OnlyReturnExisting   bool            `json:"onlyReturnExisting"`
+	Binding              json.RawMessage `json:"externalAccountBinding"` // a JWS (RFC 8555 §7.3.4)
 }
 
 // newAccount makes an account, or finds the one of the key (RFC 8555 §7.3).
 func (s *Server) newAccount(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.keyRequest(r, terms{class: s.classes.newAccount})
+	t := terms{class: s.classes.newAccount}
+	req, err := s.keyRequest(r, t)
 	if err != nil {
 		return err
 	}
@@ -107,7 +114,7 @@ func (s *Server) newAccount(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkNewAccount(w, r, req, body); err != nil {
 		return err
 	}
-	return s.createAccount(w, r, req, body)
+	return s.createAccount(w, r, t, req, body)
 }
 
 func (s *Server) checkNewAccount(w http.ResponseWriter, r *http.Request, req request, body newAccountBody) error {
@@ -121,7 +128,7 @@ func (s *Server) checkNewAccount(w http.ResponseWriter, r *http.Request, req req
 	return s.checkAccountKey(r.Context(), req.key)
 }
 
-func (s *Server) createAccount(w http.ResponseWriter, r *http.Request, req request, body newAccountBody) error {
+func (s *Server) createAccount(w http.ResponseWriter, r *http.Request, t terms, req request, body newAccountBody) error {
 	jwk, err := canonicalKey(req.key)
 	if err != nil {
 		return err
@@ -130,10 +137,13 @@ func (s *Server) createAccount(w http.ResponseWriter, r *http.Request, req reque
 		ID: audit.NewID(), Key: jwk, Thumbprint: req.thumbprint, Contacts: body.Contact,
 		TermsAgreed: body.TermsOfServiceAgreed, Status: AccountValid, CreatedAt: s.now(),
 	}
-	e := s.entry(r.Context(), a, "account.created", "account/"+a.ID, map[string]any{
-		"contact": a.Contacts, "key": a.Thumbprint, "terms": s.cfg.TermsOfService,
-	})
-	a, created, err := s.store.CreateAccount(r.Context(), a, e)
+	if err := s.bind(r, t, req, body, &a); err != nil {
+		return err
+	}
+	a, created, err := s.store.CreateAccount(r.Context(), a, s.accountCreated(r.Context(), a))
+	if errors.Is(err, ErrBindingSpent) {
+		return notBound(err)
+	}
 	if err != nil {
 		return err
 	}
@@ -141,6 +151,17 @@ func (s *Server) createAccount(w http.ResponseWriter, r *http.Request, req reque
 		return s.writeExisting(w, a)
 	}
 	return s.writeAccount(w, http.StatusCreated, a)
+}
+
+func (s *Server) accountCreated(ctx context.Context, a Account) audit.Entry {
+	detail := map[string]any{"contact": a.Contacts, "key": a.Thumbprint, "terms": s.cfg.TermsOfService}
+	if a.EAB != "" {
+		detail["external_account_key"] = a.EAB
+	}
+	if s.cfg.Directory != "" {
+		detail["directory"] = s.cfg.Directory
+	}
+	return s.entry(ctx, a, "account.created", "account/"+a.ID, detail)
 }
 
 // writeExisting answers newAccount for a key that has an account. That of a
@@ -231,6 +252,15 @@ func (s *Server) deactivateAccount(r *http.Request, a Account) (Account, error) 
 	}
 	a.Status = AccountDeactivated
 	return a, nil
+}
+
+// ClosedByOperator is what the open orders of an account keep that the operator
+// revoked.
+func ClosedByOperator(now time.Time) Closing {
+	return Closing{
+		Error:   Problem{Type: Unauthorized, Status: http.StatusForbidden, Detail: "the account was revoked by the operator of this server"},
+		PurgeAt: now.Add(retention),
+	}
 }
 
 // gone is what an account hears that was deactivated while it was talking.

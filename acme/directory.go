@@ -7,6 +7,7 @@ type directoryMeta struct {
 	Website        string            `json:"website,omitempty"`
 	CAAIdentities  []string          `json:"caaIdentities,omitempty"`
 	Profiles       map[string]string `json:"profiles,omitempty"`
+	Bound          bool              `json:"externalAccountRequired,omitempty"` // RFC 8555 §7.3.4
 }
 
 // directory lists what there is (RFC 8555 §7.1.1).
@@ -21,7 +22,7 @@ func (s *Server) directory(w http.ResponseWriter, _ *http.Request) error {
 		Meta        directoryMeta `json:"meta"`
 	}{
 		s.url("new-nonce"), s.url("new-account"), s.url("new-order"), s.url("revoke-cert"), s.url("key-change"), s.url(renewalInfoPath),
-		directoryMeta{s.cfg.TermsOfService, s.cfg.Website, s.cfg.CAAIdentities, s.cfg.Profiles},
+		directoryMeta{s.cfg.TermsOfService, s.cfg.Website, s.cfg.CAAIdentities, s.cfg.Profiles, s.cfg.Binding == BindingRequired},
 	})
 }
 

@@ -115,11 +115,11 @@ func (s *Server) checkCSR(ctx context.Context, o Order, csr []byte) error {
 	if err != nil {
 		return &Problem{Type: BadCSR, Detail: "the CSR's key is of a kind not known here", Err: err}
 	}
-	switch _, err := s.store.AccountByKey(ctx, t); {
-	case err == nil:
-		return &Problem{Type: BadCSR, Detail: "the CSR's key is the key of an account; make a new one (RFC 8555 §11.1)"}
-	case !isNotFound(err):
+	switch taken, err := s.store.IsAccountKey(ctx, t); {
+	case err != nil:
 		return err
+	case taken:
+		return &Problem{Type: BadCSR, Detail: "the CSR's key is the key of an account; make a new one (RFC 8555 §11.1)"}
 	}
 	return nil
 }
@@ -408,6 +408,14 @@ func (s *Server) resumeOnce(ctx context.Context, o Order) error {
 	}
 	if o.Deaths >= maxDeaths {
 		return s.settle(ctx, o, s.hopeless(s.now()))
+	}
+	// What an account finalized before it left is issued; not so if it was made to leave.
+	switch a, err := s.store.Account(ctx, o.AccountID); {
+	case err != nil:
+		return err
+	case a.Status == AccountRevoked:
+		closed := ClosedByOperator(s.now())
+		return s.settle(ctx, o, Verdict{Failed: &closed.Error, PurgeAt: closed.PurgeAt})
 	}
 	return s.issue(ctx, o, nil)
 }

@@ -33,6 +33,9 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := s.inScope(req.account, o.Identifiers); err != nil {
+		return err
+	}
 	if err := s.ca.CheckIdentifiers(r.Context(), o.Profile, o.Identifiers); err != nil {
 		return err
 	}

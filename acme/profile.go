@@ -2,9 +2,12 @@ package acme
 
 // profileFor decides which profile an account may order by: asked is what the
 // client named, "" for nothing. It is the one place for such rules.
-func (s *Server) profileFor(_ Account, asked string) (string, error) {
+func (s *Server) profileFor(a Account, asked string) (string, error) {
 	if asked == "" {
-		return s.cfg.DefaultProfile, nil
+		return a.Scope.usualProfile(s.cfg.DefaultProfile), nil
+	}
+	if err := a.Scope.checkProfile(asked); err != nil {
+		return "", err
 	}
 	if _, ok := s.cfg.Profiles[asked]; !ok {
 		return "", &Problem{Type: InvalidProfile, Detail: "there is no such profile; the directory's meta lists them"}

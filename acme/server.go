@@ -28,6 +28,10 @@ type Config struct {
 	// outlive its restart.
 	Instance string
 
+	// Directory is whose accounts these are: "" is the one that every server has.
+	// Store shows those of this directory only.
+	Directory string
+
 	Store     Store
 	CA        CA
 	Validator Validator
@@ -38,6 +42,8 @@ type Config struct {
 	Profiles       map[string]string // what clients may choose by name, with a description or its URL
 	DefaultProfile string            // the authority's own default if empty
 	Challenges     []ChallengeType   // offered, in this order; default DefaultChallenges
+	Binding        BindingMode       // of new accounts to external ones
+	Scope          Scope             // what all accounts here may order
 
 	OrderLifetime time.Duration // to finalize it, default 7 days
 	AuthzLifetime time.Duration // of a valid authorization, default 30 days
@@ -91,6 +97,8 @@ type Server struct {
 	decoys  decoys
 	keys    *keyCache
 	revokes *gate.Gate // turns to read and verify revocations
+
+	decoyMAC [decoyMACSize]byte // of a binding by nobody's key
 
 	incidents    atomic.Pointer[[]ca.Incident] // that are open, as of the last poll
 	quotaRefused atomic.Int64
@@ -155,6 +163,7 @@ func New(c Config) (*Server, error) {
 func (s *Server) prepareAdmission() (err error) {
 	s.header = commonHeader(s.url("directory"))
 	s.keys = newKeyCache()
+	s.decoyMAC = newDecoyMAC()
 	s.classes = newClasses(s.cfg.Limiter, newCanned(s.nonces, s.header, s.helpLink()))
 	if s.decoys, err = newDecoys(); err != nil {
 		return err
@@ -184,6 +193,9 @@ func (c *Config) check() error {
 	case c.Store == nil || c.CA == nil || c.Validator == nil || c.Logger == nil:
 		return errors.New("acme: Store, CA, Validator and Logger are needed")
 	}
+	if !slices.Contains([]BindingMode{BindingOff, BindingOptional, BindingRequired}, c.Binding) {
+		return fmt.Errorf("acme: unknown binding mode %q", c.Binding)
+	}
 	if err := c.OrderQuota.Validate(); err != nil {
 		return fmt.Errorf("acme: the quota of identifiers: %w", err)
 	}
@@ -195,12 +207,15 @@ func (c *Config) check() error {
 	return nil
 }
 
+// retention is for how long what ended is kept, if Config does not say.
+const retention = 30 * 24 * time.Hour
+
 func (c *Config) setDefaults() {
 	const day = 24 * time.Hour
 	setDefault(&c.Path, "/acme")
 	setDefault(&c.OrderLifetime, 7*day)
 	setDefault(&c.AuthzLifetime, 30*day)
-	setDefault(&c.Retention, 30*day)
+	setDefault(&c.Retention, retention)
 	setDefault(&c.ValidationWorkers, 16)
 	setDefault(&c.ValidationQueue, 4*c.ValidationWorkers)
 	setDefault(&c.ValidationTimeout, time.Minute)

@@ -61,6 +61,7 @@ type Policy interface {
 // audit entry given to a method is in the same transaction as the fact.
 type Store interface {
 	Accounts
+	Bindings
 	Orders
 	Authorizations
 	Issuances
@@ -79,14 +80,18 @@ type Store interface {
 	EndLeases(ctx context.Context, now time.Time) error
 }
 
-// Accounts keeps accounts. The thumbprint of a key is unique among them.
+// Accounts keeps the accounts of one directory. The thumbprint of a key is
+// unique among them.
 type Accounts interface {
 	// CreateAccount stores a unless its key has an account, which is returned
-	// instead, with false.
+	// instead, with false. Only an account that it stores uses its EAB key;
+	// ErrBindingSpent says that there was nothing left to use.
 	CreateAccount(ctx context.Context, a Account, e audit.Entry) (Account, bool, error)
 	// Account and AccountByKey return ErrNotFound for none.
 	Account(ctx context.Context, id string) (Account, error)
 	AccountByKey(ctx context.Context, thumbprint string) (Account, error)
+	// IsAccountKey reports whether a key has an account in any directory.
+	IsAccountKey(ctx context.Context, thumbprint string) (bool, error)
 	// UpdateContacts, DeactivateAccount and ChangeKey need the account to be
 	// valid and return ErrMoved if it is not.
 	UpdateContacts(ctx context.Context, id string, contacts []string, e audit.Entry) error

@@ -1,5 +1,5 @@
-// Package admin is the operator's API: it shows certificates, issuers and the
-// audit chain, and revokes.
+// Package admin is the operator's API: it shows certificates, issuers, ACME
+// accounts and the audit chain, makes keys for such accounts, and revokes.
 //
 // It is served over HTTP, with JSON both ways and errors as RFC 9457 problems,
 // on a local socket whose file permissions say who is an operator.
@@ -57,6 +57,9 @@ type Config struct {
 	Issuers      []*ca.Issuer
 	Audit        AuditLog
 	CRLs         CRLs // nil: issuers are shown without their CRLs
+	ExternalKeys ExternalKeys
+	Accounts     Accounts
+	Directories  []Directory // of ACME; none: it is off
 
 	// Authenticate says who calls, as the actor of audit entries; an error
 	// matching ErrUnauthenticated refuses the request. Nil means LocalOperator.
@@ -73,6 +76,9 @@ type Server struct {
 	issuers      []*ca.Issuer
 	audit        AuditLog
 	crls         CRLs
+	externalKeys ExternalKeys
+	accounts     Accounts
+	directories  []Directory
 	authenticate func(r *http.Request) (string, error)
 	logger       *slog.Logger
 	requests     *prometheus.CounterVec
@@ -81,11 +87,12 @@ type Server struct {
 
 // New returns a server; serve its Handler.
 func New(c Config) (*Server, error) {
-	if c.Authority == nil || c.Certificates == nil || c.Audit == nil || c.Logger == nil {
-		return nil, errors.New("making operator API: Authority, Certificates, Audit and Logger are needed")
+	if c.Authority == nil || c.Certificates == nil || c.Audit == nil || c.ExternalKeys == nil || c.Accounts == nil || c.Logger == nil {
+		return nil, errors.New("making operator API: Authority, Certificates, Audit, ExternalKeys, Accounts and Logger are needed")
 	}
 	s := &Server{
 		authority: c.Authority, certificates: c.Certificates, issuers: slices.Clone(c.Issuers), audit: c.Audit, crls: c.CRLs,
+		externalKeys: c.ExternalKeys, accounts: c.Accounts, directories: slices.Clone(c.Directories),
 		authenticate: c.Authenticate, logger: c.Logger,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "secsy", Subsystem: "admin", Name: "requests_total",
@@ -129,6 +136,13 @@ func (s *Server) Handler() http.Handler {
 	route("/certificates/{serial}", "certificate", get(s.certificate))
 	route("/certificates/{serial}/revoke", "revoke", post(s.revoke))
 	route("/issuers", "list_issuers", get(s.listIssuers))
+	route("/acme/external-keys", "external_keys", map[string]handler{
+		http.MethodGet: s.listExternalKeys, http.MethodHead: s.listExternalKeys, http.MethodPost: s.createExternalKey,
+	})
+	route("/acme/external-keys/{kid}/revoke", "revoke_external_key", post(s.revokeExternalKey))
+	route("/acme/accounts", "list_accounts", get(s.listAccounts))
+	route("/acme/accounts/{id}", "account", get(s.account))
+	route("/acme/accounts/{id}/revoke", "revoke_account", post(s.revokeAccount))
 	route("/audit", "list_audit", get(s.listAudit))
 	route("/audit/verify", "verify_audit", post(s.verifyAudit))
 	mux.Handle("/", s.serve("none", func(http.ResponseWriter, *http.Request) error { return errNoSuchPath }))

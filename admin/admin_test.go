@@ -33,6 +33,8 @@ import (
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/crl"
 	"github.com/secsy-pki/secsy-pki/peer"
+	"github.com/secsy-pki/secsy-pki/store"
+	"github.com/secsy-pki/secsy-pki/store/storetest"
 )
 
 // vault keeps certificates in memory: the authority and its records in one.
@@ -108,6 +110,7 @@ func (l lists) Latest(_ context.Context, id ca.IssuerID) (crl.CRL, error) {
 type house struct {
 	vault  *vault
 	audit  *audittest.Memory
+	db     *store.DB // of ACME
 	client *client.Client
 	socket string
 	issuer *ca.Issuer
@@ -137,6 +140,9 @@ func open(t *testing.T, change func(*admin.Config)) *house {
 		CRLs:   lists{issuer.ID: {Number: 7, ThisUpdate: now, NextUpdate: now.Add(time.Hour), Entries: 3}},
 		Logger: slog.New(slog.NewTextHandler(h.logs, nil)), Registerer: h.reg,
 	}
+	h.db = storetest.SQLite(t)
+	c.ExternalKeys, c.Accounts = store.NewACMEOperator(h.db), store.NewACMEOperator(h.db)
+	c.Directories = []admin.Directory{{Binds: true, Profiles: []string{"tls-server"}}, {Name: "devices", Binds: true}, {Name: "open"}}
 	if change != nil {
 		change(&c)
 	}

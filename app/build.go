@@ -203,7 +203,7 @@ func (a *app) buildACME(context.Context) error {
 	cfg := acme.Config{
 		BaseURL: a.cfg.Listen.HTTPS.ExternalURL.Parsed(), Path: acmePath, Instance: strconv.Itoa(int(a.cfg.Serials.Shard)),
 		Store: store.NewACME(a.db), CA: a.ca, Validator: v,
-		TermsOfService: string(c.TermsOfService), Website: string(c.Website),
+		TermsOfService: string(c.TermsOfService), Website: string(c.Website), Binding: binding(c.ExternalAccountBinding),
 		OrderLifetime: c.OrderLifetime.Std(), AuthzLifetime: c.AuthorizationLifetime.Std(), MaxOpenOrders: c.MaxPendingOrders,
 		MaxReuse: a.ca.Policy().MaxReuse, ReuseAuthorizations: c.ReuseAuthorizations, ReuseOrders: c.ReuseOrders,
 		DefaultProfile:    a.ca.DefaultProfile(),
@@ -251,6 +251,7 @@ func (a *app) buildAdmin(context.Context) error {
 	a.admin, err = admin.New(admin.Config{
 		Authority: a.ca, Certificates: store.NewCA(a.db), Issuers: a.issuers,
 		Audit: store.NewAudit(a.db), CRLs: store.NewCRL(a.db),
+		ExternalKeys: store.NewACMEOperator(a.db), Accounts: store.NewACMEOperator(a.db), Directories: a.operatorsDirectories(),
 		Logger: a.log.With("room", "admin"), Registerer: a.registry,
 	})
 	if err != nil {

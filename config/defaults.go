@@ -22,6 +22,10 @@ const (
 	CommonNameNone  = "none"
 	CommonNameFirst = "first"
 
+	BindingOff      = "off"
+	BindingOptional = "optional"
+	BindingRequired = "required"
+
 	NonceEcho   = "echo"
 	NonceIgnore = "ignore"
 )
@@ -77,6 +81,9 @@ func Default() *Config {
 			MaxPendingOrders:      300,
 			Challenges:            []string{"http-01", "dns-01", "tls-alpn-01"},
 			RenewalPoll:           Duration(6 * time.Hour),
+
+			ExternalAccountBinding: BindingOff,
+
 			Validation: Validation{
 				HTTP01Port:    80,
 				HTTPSPort:     443,

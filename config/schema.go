@@ -608,6 +608,12 @@ type ACME struct {
 	// Where people learn about this CA.
 	Website URL `yaml:"website"`
 
+	// Whether new accounts are bound to an account elsewhere by a key that the
+	// operator hands out (RFC 8555 §7.3.4; secsy-pki acme eab create). With
+	// "optional" those who bring such a key are, with "required" nobody gets an
+	// account without one. Accounts that are there already stay as they are.
+	ExternalAccountBinding string `yaml:"external_account_binding" allow:"off|optional|required"`
+
 	// The domains by which CAA records name this CA (RFC 8659). Empty: any
 	// CAA "issue" record forbids issuance here.
 	CAAIdentities []Domain `yaml:"caa_identities"`

@@ -15,11 +15,17 @@ import (
 	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
-// ACME keeps accounts, orders and authorizations. It is an acme.Store.
-type ACME struct{ db *DB }
+// ACME keeps the accounts, orders and authorizations of one directory. It is an acme.Store.
+type ACME struct {
+	db        *DB
+	directory string
+}
 
-// NewACME returns the ACME objects in db.
-func NewACME(db *DB) *ACME { return &ACME{db} }
+// NewACME returns the ACME objects in db of the directory that every server has.
+func NewACME(db *DB) *ACME { return &ACME{db: db} }
+
+// Directory returns those of another directory.
+func (s *ACME) Directory(name string) *ACME { return &ACME{s.db, name} }
 
 var _ acme.Store = (*ACME)(nil)
 
@@ -113,16 +119,26 @@ func readProblem(s string) (*acme.Problem, error) {
 
 // Accounts.
 
-const accountColumns = `a.id, a.thumbprint, a.jwk, a.contacts, a.terms_agreed, a.status, a.created_at, a.directory, a.eab_kid`
+const accountColumns = `a.id, a.thumbprint, a.jwk, a.contacts, a.terms_agreed, a.status, a.created_at, a.directory, a.eab_kid,
+	a.eab_scope, a.revoked_at`
 
 func scanAccount(row Row) (acme.Account, error) {
 	var (
 		a                     acme.Account
 		jwk, contacts, status string
+		scope                 string
 		terms, created        int64
+		revoked               int64
 	)
-	if err := row.Scan(&a.ID, &a.Thumbprint, &jwk, &contacts, &terms, &status, &created, &a.Directory, &a.EAB); err != nil {
+	err := row.Scan(&a.ID, &a.Thumbprint, &jwk, &contacts, &terms, &status, &created, &a.Directory, &a.EAB, &scope, &revoked)
+	if err != nil {
 		return a, err
+	}
+	if revoked != 0 {
+		status = string(acme.AccountRevoked)
+	}
+	if a.Scope, err = readScope(scope); err != nil {
+		return a, fmt.Errorf("decoding scope of account %s: %w", a.ID, err)
 	}
 	a.Key, a.TermsAgreed, a.Status, a.CreatedAt = []byte(jwk), terms != 0, acme.AccountStatus(status), fromMicros(created)
 	if err := json.Unmarshal([]byte(contacts), &a.Contacts); err != nil {
@@ -137,17 +153,21 @@ func (s *ACME) CreateAccount(ctx context.Context, a acme.Account, e audit.Entry)
 		out     acme.Account
 		created bool
 	)
+	a.Directory = s.directory
 	err := s.write(ctx, "creating account", func(ctx context.Context, tx Tx) error {
-		n, err := tx.Exec(ctx, `INSERT INTO acme_accounts (id, thumbprint, jwk, contacts, terms_agreed, status, created_at, directory, eab_kid)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (thumbprint, directory) DO NOTHING`,
-			a.ID, a.Thumbprint, string(a.Key), asJSON(a.Contacts), flag(a.TermsAgreed), string(a.Status), micros(a.CreatedAt), a.Directory, a.EAB)
+		n, err := tx.Exec(ctx, `INSERT INTO acme_accounts (id, thumbprint, jwk, contacts, terms_agreed, status, created_at, directory, eab_kid, eab_scope)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (thumbprint, directory) DO NOTHING`,
+			a.ID, a.Thumbprint, string(a.Key), asJSON(a.Contacts), flag(a.TermsAgreed), string(a.Status), micros(a.CreatedAt), a.Directory, a.EAB, scopeJSON(a.Scope))
 		if err != nil {
 			return err
 		}
 		if out, created = a, n == 1; created {
+			if err := s.useBindingKey(ctx, tx, a); err != nil {
+				return err
+			}
 			return appendAudit(ctx, tx, e)
 		}
-		out, err = scanAccount(tx.QueryRow(ctx, `SELECT `+accountColumns+` FROM acme_accounts a WHERE a.thumbprint = $1`, a.Thumbprint))
+		out, err = scanAccount(tx.QueryRow(ctx, accountByKey, a.Thumbprint, a.Directory))
 		return err
 	})
 	return out, created, err
@@ -156,15 +176,25 @@ func (s *ACME) CreateAccount(ctx context.Context, a acme.Account, e audit.Entry)
 // Account returns the account of that id.
 func (s *ACME) Account(ctx context.Context, id string) (a acme.Account, err error) {
 	err = s.one(ctx, "reading account", func(r Row) (err error) { a, err = scanAccount(r); return err },
-		`SELECT `+accountColumns+` FROM acme_accounts a WHERE a.id = $1`, id)
+		`SELECT `+accountColumns+` FROM acme_accounts a WHERE a.id = $1 AND a.directory = $2`, id, s.directory)
 	return a, err
 }
+
+const accountByKey = `SELECT ` + accountColumns + ` FROM acme_accounts a WHERE a.thumbprint = $1 AND a.directory = $2`
 
 // AccountByKey returns the account whose key has that thumbprint.
 func (s *ACME) AccountByKey(ctx context.Context, thumbprint string) (a acme.Account, err error) {
 	err = s.one(ctx, "finding account", func(r Row) (err error) { a, err = scanAccount(r); return err },
-		`SELECT `+accountColumns+` FROM acme_accounts a WHERE a.thumbprint = $1`, thumbprint)
+		accountByKey, thumbprint, s.directory)
 	return a, err
+}
+
+// IsAccountKey reports whether a key has an account in any directory.
+func (s *ACME) IsAccountKey(ctx context.Context, thumbprint string) (bool, error) {
+	var n int64
+	err := s.one(ctx, "looking for an account's key", func(r Row) error { return r.Scan(&n) },
+		`SELECT COUNT(*) FROM acme_accounts a WHERE a.thumbprint = $1`, thumbprint)
+	return n > 0, err
 }
 
 // UpdateContacts replaces the contacts of a valid account.

@@ -58,7 +58,7 @@ const dueOrders = `SELECT ` + orderColumns + ` FROM (
 			SELECT p.id, p.account_id, p.due_at, p.renewal,
 				SUM(CASE WHEN p.due_at > $2 THEN 1 ELSE 0 END) OVER (PARTITION BY p.account_id) AS held,
 				ROW_NUMBER() OVER (PARTITION BY p.account_id, p.renewal ORDER BY p.due_at, p.id) AS turn
-			FROM acme_orders p WHERE p.status = 'processing') d
+			FROM acme_orders p WHERE p.status = 'processing' AND p.directory = $5) d
 		WHERE d.due_at <= $2
 		ORDER BY 4, d.account_id <= $3, d.account_id, d.due_at, d.id LIMIT $4) f
 	JOIN acme_orders o ON o.id = f.id
@@ -66,7 +66,7 @@ const dueOrders = `SELECT ` + orderColumns + ` FROM (
 
 // DueOrders lists orders being issued that nobody works on.
 func (s *ACME) DueOrders(ctx context.Context, now time.Time, after string, limit int) ([]acme.Order, error) {
-	return many(ctx, s.db, "listing due orders", scanOrder, dueOrders, micros(now.Add(-renewalLead)), micros(now), after, int64(limit))
+	return many(ctx, s.db, "listing due orders", scanOrder, dueOrders, micros(now.Add(-renewalLead)), micros(now), after, int64(limit), s.directory)
 }
 
 const backlog = `SELECT a.account_id, a.n, CAST(SUM(a.n) OVER () AS BIGINT) FROM (
@@ -98,7 +98,7 @@ const dueValidations = `SELECT ` + authzColumns + ` FROM (
 			SELECT p.id, p.account_id, p.lease_until,
 				SUM(CASE WHEN p.lease_until > $1 THEN 1 ELSE 0 END) OVER (PARTITION BY p.account_id) AS held,
 				ROW_NUMBER() OVER (PARTITION BY p.account_id ORDER BY p.lease_until, p.id) AS turn
-			FROM acme_authzs p WHERE p.lease_until <> 0) d
+			FROM acme_authzs p WHERE p.lease_until <> 0 AND p.directory = $4) d
 		WHERE d.lease_until <= $1
 		ORDER BY 4, d.account_id <= $2, d.account_id, d.lease_until, d.id LIMIT $3) f
 	JOIN acme_authzs z ON z.id = f.id
@@ -106,7 +106,7 @@ const dueValidations = `SELECT ` + authzColumns + ` FROM (
 
 // DueValidations lists validations that nobody works on.
 func (s *ACME) DueValidations(ctx context.Context, now time.Time, after string, limit int) ([]acme.Authorization, error) {
-	return many(ctx, s.db, "listing due validations", scanAuthz, dueValidations, micros(now), after, int64(limit))
+	return many(ctx, s.db, "listing due validations", scanAuthz, dueValidations, micros(now), after, int64(limit), s.directory)
 }
 
 // ExtendLease moves the lease of a validation, whose holder stays the same.

@@ -23,6 +23,7 @@ func TestEngines(t *testing.T) {
 	}{
 		{"engine", storetest.Engine},
 		{"acmefairness", storetest.ACMEFairness},
+		{"acmeaccounts", storetest.ACMEAccounts},
 		{"audit", storetest.Audit},
 		{"ca", storetest.CA},
 		{"acme", storetest.ACME},
