@@ -71,7 +71,7 @@ func refusedOne(r *ca.Refusal) Problem {
 		p.Type = RejectedIdentifier
 	case ca.Unsupported:
 		p.Type = UnsupportedIdentifier
-	case ca.BadValidity:
+	case ca.BadValidity, ca.Malformed:
 		p.Type = Malformed
 	case ca.UnknownProfile:
 		p.Type = InvalidProfile

@@ -40,6 +40,7 @@ const (
 	UserActionRequired      ProblemType = "userActionRequired"
 	InvalidProfile          ProblemType = "invalidProfile"
 	AlreadyReplaced         ProblemType = "alreadyReplaced"
+	BadAttestationStatement ProblemType = "badAttestationStatement"
 )
 
 // A Problem is what a client hears of an error (RFC 7807, RFC 8555 §6.7). It

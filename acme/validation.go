@@ -18,6 +18,8 @@ const (
 	TLSALPN01    ChallengeType = "tls-alpn-01"    // RFC 8737
 	DNSAccount01 ChallengeType = "dns-account-01" // draft-ietf-acme-dns-account-label
 	DNSPersist01 ChallengeType = "dns-persist-01" // draft-ietf-acme-dns-persist
+
+	DeviceAttest01 ChallengeType = "device-attest-01" // draft-ietf-acme-device-attest
 )
 
 // A Validation asks whether an account controls an identifier.
@@ -47,6 +49,10 @@ type ValidationRecord struct {
 	At     time.Time     `json:"at"`
 	Took   time.Duration `json:"took"`
 	CAA    *CAARecord    `json:"caa,omitempty"` // of the check that went with it
+	// AttestedKey is the SHA-256, in hex, of the SubjectPublicKeyInfo that a
+	// device proved to hold, and Format how: certificates are for this key only.
+	AttestedKey string `json:"attested_key,omitempty"`
+	Format      string `json:"format,omitempty"`
 	// Perspectives are what was seen from elsewhere, if anything had to be.
 	Perspectives []PerspectiveRecord `json:"perspectives,omitempty"`
 	Corroborated string              `json:"corroborated,omitempty"` // how many agreed, as in "4/5" (Baseline Requirements §5.4.1)

@@ -186,6 +186,7 @@ const (
 	BadCSR             Code = "badCSR"             // the CSR is malformed or asks for what was not proven
 	BadPublicKey       Code = "badPublicKey"       // the key is weak, blocked or of a kind not allowed
 	RejectedIdentifier Code = "rejectedIdentifier" // policy forbids the name
+	Malformed          Code = "malformed"          // the name is not even written right
 	Unsupported        Code = "unsupported"        // an identifier type that the profile does not have
 	BadValidity        Code = "badValidity"        // notBefore/notAfter not allowed
 	UnknownProfile     Code = "unknownProfile"

@@ -30,7 +30,8 @@ var (
 
 // CheckCSR says whether der is a CSR that asks for exactly ids with a key that
 // the profile allows, and returns that key. Names may be repeated, in any case
-// and order, and one may stand in the common name alone (RFC 8555 §7.4). The
+// and order, and one may stand in the common name alone (RFC 8555 §7.4); those
+// of devices may be left out (draft-ietf-acme-device-attest). The
 // profile decides what else the certificate holds; what other extensions the
 // CSR asks for has no effect. The error is a *Refusal with BadCSR.
 func (a *Authority) CheckCSR(ctx context.Context, profile string, der []byte, ids []Identifier) (crypto.PublicKey, error) {
@@ -130,9 +131,12 @@ func checkAltNames(der []byte) error {
 		if !seq.ReadAnyASN1(&name, &tag) {
 			return badCSR(nil, "the CSR's subjectAltName is malformed")
 		}
+		if tag == otherNameTag {
+			continue // csrDevices looks at them
+		}
 		// RFC 5280 §4.2.1.6: dNSName is [2], iPAddress is [7].
 		if tag != cryptobyte_asn1.Tag(2).ContextSpecific() && tag != cryptobyte_asn1.Tag(7).ContextSpecific() {
-			return badCSR(nil, "the CSR has a subjectAltName that is neither a dns name nor an address")
+			return badCSR(nil, "the CSR has a subjectAltName that is neither a dns name, an address nor the name of a device")
 		}
 	}
 	return nil
@@ -147,8 +151,13 @@ func checkCSRNames(csr *x509.CertificateRequest, ids []Identifier) error {
 		want[normalize(id)] = true
 	}
 	have := csrNames(csr)
+	if err := csrDevices(csr, have); err != nil {
+		return err
+	}
+	// A device's certificate has no other names, whatever its owner is called.
+	onlyDevices := !slices.ContainsFunc(ids, func(id Identifier) bool { return !id.Type.IsDevice() })
 	for _, cn := range commonNames(csr) {
-		if id, isName := nameInCN(cn, len(have) == 0, want); isName {
+		if id, isName := nameInCN(cn, len(have) == 0 && !onlyDevices, want); isName {
 			have[id] = true
 		}
 	}
@@ -159,7 +168,7 @@ func checkCSRNames(csr *x509.CertificateRequest, ids []Identifier) error {
 		}
 	}
 	for id := range want {
-		if !have[id] {
+		if !have[id] && !id.Type.IsDevice() {
 			missing = append(missing, shown(id.Value))
 		}
 	}
@@ -168,6 +177,38 @@ func checkCSRNames(csr *x509.CertificateRequest, ids []Identifier) error {
 		return badCSR(nil, "the CSR has names that were not asked for: %s", list(extra))
 	case len(missing) > 0:
 		return badCSR(nil, "the CSR lacks names that were asked for: %s", list(missing))
+	}
+	return nil
+}
+
+// csrDevices adds the devices among the CSR's names to have, and refuses
+// otherNames of all other kinds.
+func csrDevices(csr *x509.CertificateRequest, have map[Identifier]bool) error {
+	for _, ext := range csr.Extensions {
+		if !ext.Id.Equal(oidSubjectAltName) {
+			continue
+		}
+		input, seq := cryptobyte.String(ext.Value), cryptobyte.String(nil)
+		if !input.ReadASN1(&seq, cryptobyte_asn1.SEQUENCE) {
+			return badCSR(nil, "the CSR's subjectAltName is malformed")
+		}
+		for !seq.Empty() {
+			var (
+				name cryptobyte.String
+				tag  cryptobyte_asn1.Tag
+			)
+			if !seq.ReadAnyASN1Element(&name, &tag) {
+				return badCSR(nil, "the CSR's subjectAltName is malformed")
+			}
+			if tag != otherNameTag {
+				continue
+			}
+			id, known, err := ParseDeviceName(name)
+			if err != nil || !known {
+				return badCSR(err, "the CSR has a subjectAltName that is neither a dns name, an address nor the name of a device")
+			}
+			have[id] = true
+		}
 	}
 	return nil
 }
@@ -199,6 +240,13 @@ func commonNames(csr *x509.CertificateRequest) []string {
 // name only if it was asked for, or if there are no others: clients fill the
 // field with all sorts of words.
 func nameInCN(cn string, alone bool, want map[Identifier]bool) (Identifier, bool) {
+	for _, t := range []IdentifierType{PermanentIdentifier, HardwareModule} {
+		for id := range want {
+			if name, _, _ := strings.Cut(id.Value, "/"); id.Type == t && name == cn {
+				return id, true
+			}
+		}
+	}
 	if addr, err := netip.ParseAddr(cn); err == nil {
 		return Identifier{Type: IP, Value: addr.String()}, true
 	}

@@ -118,8 +118,10 @@ func (a *Authority) checkName(p *Profile, id Identifier) *Refusal {
 			return refuse(Unsupported, "the profile has no addresses")
 		}
 		wrong = a.checkIP(p, id.Value)
+	case PermanentIdentifier, HardwareModule:
+		return a.checkDevice(p, id)
 	default:
-		return refuse(Unsupported, "only dns and ip identifiers are known here")
+		return refuse(Unsupported, "identifiers of this type are not known here")
 	}
 	if wrong != "" {
 		return refuse(RejectedIdentifier, wrong)

@@ -20,7 +20,12 @@ const (
 	KindDNS      NameKind = "dns"
 	KindWildcard NameKind = "wildcard"
 	KindIP       NameKind = "ip"
+
+	KindPermanentIdentifier NameKind = "permanent-identifier" // of devices; never public
+	KindHardwareModule      NameKind = "hardware-module"      // likewise
 )
+
+var nameKinds = []NameKind{KindDNS, KindWildcard, KindIP, KindPermanentIdentifier, KindHardwareModule}
 
 // A CNPolicy says what becomes the subject's common name.
 type CNPolicy string
@@ -44,7 +49,7 @@ type Profile struct {
 	KeyUsages    []string // RFC 5280 names; empty means digitalSignature. keyEncipherment is put into RSA certificates only
 	ExtKeyUsages []string // empty means serverAuth
 
-	Names        []NameKind     // empty means all
+	Names        []NameKind     // empty means all but those of devices
 	PermittedDNS []string       // domain suffixes; empty means all dns names
 	ExcludedDNS  []string       // wins over permitted
 	PermittedIP  []netip.Prefix // empty means all addresses
@@ -135,8 +140,8 @@ func (p Profile) Validate() error {
 		}
 	}
 	for _, k := range p.Names {
-		if k != KindDNS && k != KindWildcard && k != KindIP {
-			bad("names", "%q is not one of dns, wildcard, ip", k)
+		if !slices.Contains(nameKinds, k) {
+			bad("names", "%q is not one of dns, wildcard, ip, permanent-identifier, hardware-module", k)
 		}
 	}
 	suffixes := func(field string, list []string) {
@@ -193,6 +198,9 @@ func (p *Profile) validateFor(policy Policy, t time.Time) error {
 	}
 	if len(p.ExtKeyUsages) != 1 || p.ExtKeyUsages[0] != "serverAuth" {
 		bad("ext_key_usages", "the public policy allows serverAuth only")
+	}
+	if p.allows(KindPermanentIdentifier) || p.allows(KindHardwareModule) {
+		bad("names", "the public policy certifies no devices")
 	}
 	if p.OmitCAIssuers {
 		bad("omit_ca_issuers", "the public policy wants the issuer's address in every certificate")

@@ -90,5 +90,11 @@ func sampleNames(p *Profile, policy Policy) []Identifier {
 	case p.allows(KindWildcard):
 		return []Identifier{{Type: DNS, Value: "*." + dns}}
 	}
-	return []Identifier{{Type: IP, Value: ip}}
+	if p.allows(KindIP) {
+		return []Identifier{{Type: IP, Value: ip}}
+	}
+	if p.allows(KindPermanentIdentifier) {
+		return []Identifier{{Type: PermanentIdentifier, Value: "0123456789/1.2.3"}}
+	}
+	return []Identifier{{Type: HardwareModule, Value: "0123456789/1.2.3"}}
 }

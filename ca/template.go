@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/keys"
@@ -97,6 +99,9 @@ func (o *order) addStatus(t *x509.Certificate) {
 }
 
 func (o *order) addNames(t *x509.Certificate) error {
+	if slices.ContainsFunc(o.names, func(id Identifier) bool { return id.Type.IsDevice() }) {
+		return o.addAllNames(t)
+	}
 	for _, id := range o.names {
 		switch id.Type {
 		case DNS:
@@ -113,6 +118,18 @@ func (o *order) addNames(t *x509.Certificate) error {
 		}
 	}
 	return nil
+}
+
+// addAllNames is addNames where there are devices among the names.
+func (o *order) addAllNames(t *x509.Certificate) error {
+	for _, id := range o.names {
+		if name, _, _ := strings.Cut(id.Value, "/"); id.Type != IP && o.profile.CommonName == CNFirst && t.Subject.CommonName == "" && len(name) <= maxCN {
+			t.Subject.CommonName = name
+		}
+	}
+	ext, err := altNamesOf(o.names, t.Subject.CommonName == "")
+	t.ExtraExtensions = append(t.ExtraExtensions, ext)
+	return err
 }
 
 // responder makes t the certificate of a delegated responder (RFC 6960
