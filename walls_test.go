@@ -40,6 +40,7 @@ var rooms = map[string]wall{
 	"peer":             {stdlibOnly: true},
 	"acme":             {rooms: []string{"ca", "peer", "ratelimit", "gate", "audit"}, never: slices.Concat(sql, devices)},
 	"acme/challenge":   {rooms: []string{"acme", "ca"}, never: slices.Concat(sql, devices)},
+	"acme/attestation": {rooms: []string{"acme", "ca"}, never: slices.Concat(wire, sql, devices)},
 	"ocsp":             {rooms: []string{"ca", "keys", "peer", "ratelimit", "audit"}, never: slices.Concat(sql, devices)},
 	"crl":              {rooms: []string{"ca", "keys", "peer", "ratelimit", "audit"}, never: slices.Concat(sql, devices)},
 	"est":              {rooms: []string{"ca", "peer", "ratelimit", "gate", "cms", "audit"}, never: slices.Concat(sql, devices)},

@@ -44,9 +44,12 @@ type Authorization struct {
 	Expires    time.Time
 	PurgeAt    time.Time
 	Validated  time.Time
-	Answer     []byte    // what the client sent with the challenge, of types that are proven by it
-	CAAChecked time.Time // when CAA records last allowed it; zero: not yet
-	Subdomains bool      // it holds for all names below, too (RFC 9444)
+	// AttestedKey is the SHA-256, in hex, of the SubjectPublicKeyInfo that was
+	// proven to be in the device; certificates are for it alone. "": for any.
+	AttestedKey string
+	Answer      []byte    // what the client sent with the challenge, of types that are proven by it
+	CAAChecked  time.Time // when CAA records last allowed it; zero: not yet
+	Subdomains  bool      // it holds for all names below, too (RFC 9444)
 }
 
 // At returns the authorization as it is at now. A pending one that ran out
@@ -191,7 +194,7 @@ func (s *Server) startChallenge(r *http.Request, req request, a Authorization, t
 	if a.Status == AuthzPending && a.Challenge == "" {
 		now := s.now()
 		lease := s.validations.lease(now)
-		err := s.store.StartChallenge(r.Context(), a.ID, t, lease, now)
+		err := s.beginChallenge(r.Context(), a.ID, t, req.payload, lease, now)
 		if err != nil && !isMoved(err) {
 			return a, err
 		}

@@ -109,6 +109,9 @@ func (s *Server) checkCSR(ctx context.Context, o Order, csr []byte) error {
 	if err != nil {
 		return inCSR(err)
 	}
+	if err := s.checkAttestedKey(ctx, o, pub); err != nil {
+		return err
+	}
 	// RFC 8555 §11.1: the key of an account, this one's or another's, is not
 	// for certificates.
 	t, err := thumbprint(&jose.JSONWebKey{Key: pub})

@@ -103,8 +103,8 @@ func (s *Server) orderOf(a Account, body newOrderBody) (Order, error) {
 func onlyProvable(ids []ca.Identifier) error {
 	var subs []Problem
 	for _, id := range ids {
-		if id.Type != ca.DNS && id.Type != ca.IP {
-			subs = append(subs, Problem{Type: UnsupportedIdentifier, Detail: "only identifiers of type dns and ip can be proven here", Identifier: shownIdentifier(id)})
+		if id.Type != ca.DNS && id.Type != ca.IP && !id.Type.IsDevice() {
+			subs = append(subs, Problem{Type: UnsupportedIdentifier, Detail: "identifiers of this type cannot be proven here", Identifier: shownIdentifier(id)})
 		}
 	}
 	if len(subs) == 0 {

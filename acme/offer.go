@@ -12,12 +12,14 @@ import (
 var DefaultChallenges = []ChallengeType{HTTP01, DNS01, TLSALPN01}
 
 // knownChallenges are those that a Server can offer.
-var knownChallenges = []ChallengeType{HTTP01, DNS01, TLSALPN01}
+var knownChallenges = []ChallengeType{HTTP01, DNS01, TLSALPN01, DeviceAttest01}
 
 // proves reports whether a challenge of type t can prove an identifier.
 func (t ChallengeType) proves(id ca.Identifier, wildcard bool) bool {
 	dnsBased := t == DNS01 || t == DNSAccount01 || t == DNSPersist01
 	switch {
+	case id.Type.IsDevice() || t == DeviceAttest01:
+		return id.Type.IsDevice() && t == DeviceAttest01
 	case id.Type == ca.IP:
 		// RFC 8738 §4 and §7: there is no name to put a TXT record at.
 		return t == HTTP01 || t == TLSALPN01

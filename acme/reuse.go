@@ -110,9 +110,15 @@ func (s *Server) held(ctx context.Context, o Order, by map[ca.Identifier]string)
 	life := s.authzLife(o.CreatedAt)
 	left := o.CreatedAt.Add(margin(life))
 	return s.store.ReusableAuthorizations(ctx, ReuseQuery{
-		AccountID: o.AccountID, Directory: o.Directory, Profile: o.Profile, Names: slices.Compact(names), Types: s.cfg.Challenges,
+		AccountID: o.AccountID, Directory: o.Directory, Profile: o.Profile, Names: slices.Compact(names), Types: reusableTypes(s.cfg.Challenges),
 		Until: left, Since: left.Add(-life),
 	})
+}
+
+// reusableTypes leaves out those whose proof is for one key: the next
+// certificate has another.
+func reusableTypes(offered []ChallengeType) []ChallengeType {
+	return slices.DeleteFunc(slices.Clone(offered), func(t ChallengeType) bool { return t == DeviceAttest01 })
 }
 
 // provers are the names whose authorization may prove id.

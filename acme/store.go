@@ -66,6 +66,7 @@ type Store interface {
 	Authorizations
 	Issuances
 	Certificates
+	Devices
 	NonceStates
 	Reuse
 	Renewals
@@ -254,10 +255,12 @@ type Validated struct {
 	OrderID string
 	Lease   time.Time // the caller's
 	At      time.Time
-	Failed  *Problem  // nil: valid
-	Expires time.Time // of the authorization, now that it is valid
-	PurgeAt time.Time // of the authorization
-	Closing Closing   // of the order, if it failed
+	Failed  *Problem // nil: valid
+	// AttestedKey is the key that the authorization holds for; "": any.
+	AttestedKey string
+	Expires     time.Time // of the authorization, now that it is valid
+	PurgeAt     time.Time // of the authorization
+	Closing     Closing   // of the order, if it failed
 }
 
 // A Sweep is one round of cleaning.

@@ -336,7 +336,8 @@ func (s *Server) finishValidation(ctx context.Context, a Authorization, lease ti
 	now := s.now()
 	v := Validated{
 		AuthzID: a.ID, OrderID: a.OrderID, Lease: lease, At: now,
-		Expires: now.Add(s.authzLife(now)), PurgeAt: now.Add(s.authzLife(now) + s.cfg.Retention + purgeSlack),
+		AttestedKey: rec.AttestedKey,
+		Expires:     now.Add(s.authzLife(now)), PurgeAt: now.Add(s.authzLife(now) + s.cfg.Retention + purgeSlack),
 	}
 	outcome := "valid"
 	if problem != nil {

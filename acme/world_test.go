@@ -130,7 +130,7 @@ func makeWorld(t *testing.T, at string, options ...func(*acme.Config)) *world {
 		validator: &validator{wrong: map[string]*acme.Problem{}, hold: map[string]*hold{}},
 	}
 	w.store = store.NewACME(w.db)
-	w.watched = &watched{Store: w.store, moved: make(chan struct{})}
+	w.watched = &watched{Store: w.store, db: w.db, moved: make(chan struct{})}
 	w.ca = catest.New(t, func(c *ca.Config) { c.Store = store.NewCA(w.db) })
 	base, err := url.Parse(w.base)
 	if err != nil {
@@ -234,8 +234,16 @@ func (c *client) await(url string, states ...string) *reply {
 // A watched store tells when something in the background moved.
 type watched struct {
 	acme.Store
+	db    *store.DB
 	mu    sync.Mutex // guards moved
 	moved chan struct{}
+}
+
+// storeOf is the authority's part of the store in c, for a test that brings an
+// authority of its own.
+func storeOf(c *acme.Config) ca.Store {
+	w, _ := c.Store.(*watched)
+	return store.NewCA(w.db)
 }
 
 func (w *watched) next() <-chan struct{} {

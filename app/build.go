@@ -196,7 +196,11 @@ func (a *app) buildACME(context.Context) error {
 	if !c.Enabled {
 		return nil
 	}
-	v, err := a.validator()
+	network, err := a.validator()
+	if err != nil {
+		return err
+	}
+	v, err := withDevices(network, c.DeviceAttestation)
 	if err != nil {
 		return err
 	}
@@ -271,7 +275,10 @@ func profile(p config.Profile) ca.Profile {
 	for _, i := range p.Issuers {
 		out.Issuers = append(out.Issuers, string(i))
 	}
-	for kind, on := range map[ca.NameKind]bool{ca.KindDNS: p.Identifiers.DNS, ca.KindWildcard: p.Identifiers.Wildcards, ca.KindIP: p.Identifiers.IP} {
+	for kind, on := range map[ca.NameKind]bool{
+		ca.KindDNS: p.Identifiers.DNS, ca.KindWildcard: p.Identifiers.Wildcards, ca.KindIP: p.Identifiers.IP,
+		ca.KindPermanentIdentifier: p.Identifiers.PermanentIdentifiers, ca.KindHardwareModule: p.Identifiers.HardwareModules,
+	} {
 		if on {
 			out.Names = append(out.Names, kind)
 		}

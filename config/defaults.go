@@ -26,6 +26,9 @@ const (
 	BindingOptional = "optional"
 	BindingRequired = "required"
 
+	// DeviceAttest01 is the challenge of acme.challenges that needs acme.device_attestation.
+	DeviceAttest01 = "device-attest-01"
+
 	NonceEcho   = "echo"
 	NonceIgnore = "ignore"
 )

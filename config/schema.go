@@ -581,6 +581,13 @@ type Identifiers struct {
 
 	// IP addresses (RFC 8738).
 	IP bool `yaml:"ip"`
+
+	// What manufacturers call their devices, such as serial numbers (RFC 4043).
+	// Never under policy public.
+	PermanentIdentifiers bool `yaml:"permanent_identifiers"`
+
+	// The secure hardware that a key is in (RFC 4108). Never under policy public.
+	HardwareModules bool `yaml:"hardware_modules"`
 }
 
 // WeakKeys are lists of broken keys.
@@ -640,8 +647,11 @@ type ACME struct {
 
 	// The challenges that clients may choose from. Names can be proven by all of
 	// them, wildcards by those that begin with dns, addresses by http-01 and
-	// tls-alpn-01.
-	Challenges []string `yaml:"challenges" allow:"http-01|dns-01|tls-alpn-01"`
+	// tls-alpn-01, devices by device-attest-01 alone.
+	Challenges []string `yaml:"challenges" allow:"http-01|dns-01|tls-alpn-01|device-attest-01"`
+
+	// Whose word on devices is taken, for device-attest-01.
+	DeviceAttestation DeviceAttestation `yaml:"device_attestation"`
 
 	// How often clients are asked to look whether to renew (RFC 9773). They are
 	// told less for certificates of some days, and while an incident is open.
@@ -649,6 +659,20 @@ type ACME struct {
 
 	// How control of names is proven.
 	Validation Validation `yaml:"validation"`
+}
+
+// DeviceAttestation says whose word on devices is taken.
+type DeviceAttestation struct {
+	// PEM: the roots above attestations of Apple's devices, that is Apple's
+	// Enterprise Attestation Root CA. Empty: none are taken.
+	AppleRoots Path `yaml:"apple_roots"`
+
+	// PEM: the roots above the attestation keys of TPMs. Empty: none are taken.
+	TPMRoots Path `yaml:"tpm_roots"`
+
+	// PEM: the roots above attestations of YubiKeys, in the format "step". Empty:
+	// none are taken.
+	StepRoots Path `yaml:"step_roots"`
 }
 
 // Validation is how the ACME server goes out and looks.

@@ -270,6 +270,13 @@ func (c *Config) checkACME(r *report) {
 			r.add(fmt.Sprintf("acme.challenges[%d]", i), "%s is given twice", name)
 		}
 	}
+	devices := c.ACME.DeviceAttestation != DeviceAttestation{}
+	switch offered := slices.Contains(list, DeviceAttest01); {
+	case offered && !devices:
+		r.add("acme.device_attestation", "acme.challenges has device-attest-01, for which nobody's word is taken: set apple_roots, tpm_roots or step_roots")
+	case !offered && devices:
+		r.add("acme.device_attestation", "is of no use without device-attest-01 in acme.challenges")
+	}
 }
 
 // checkPublic holds c against the Baseline Requirements, where no date matters.
@@ -283,6 +290,9 @@ func (c *Config) checkPublic(r *report) {
 	}
 	if v.TLSALPN01Port != 443 {
 		r.add("acme.validation.tls_alpn01_port", "under policy public it is 443")
+	}
+	if slices.Contains(c.ACME.Challenges, DeviceAttest01) {
+		r.add("acme.challenges", "under policy public there is no device-attest-01")
 	}
 	if v.AllowPrivateAddresses {
 		r.add("acme.validation.allow_private_addresses", "not allowed under policy public")

@@ -394,7 +394,7 @@ func (s *ACME) ListOrders(ctx context.Context, accountID, after string, limit in
 
 const authzColumns = `z.id, z.account_id, z.order_id, z.type, z.name, z.wildcard, z.status, z.token, z.offered, z.challenge,
 	z.lease_until, z.attempts, z.error, z.created_at, z.expires, z.validated_at, z.purge_at,
-	z.directory, z.profile, z.answer, z.caa_at, z.subdomains`
+	z.directory, z.profile, z.answer, z.caa_at, z.subdomains, z.key_hash`
 
 func scanAuthz(row Row) (acme.Authorization, error) {
 	var (
@@ -405,7 +405,7 @@ func scanAuthz(row Row) (acme.Authorization, error) {
 	)
 	err := row.Scan(&a.ID, &a.AccountID, &a.OrderID, &typ, &a.Identifier.Value, &wild, &status, &a.Token, &offered, &challenge,
 		&lease, &try, &problem, &created, &expires, &validated, &purge,
-		&a.Directory, &a.Profile, &a.Answer, &caa, &subdomains)
+		&a.Directory, &a.Profile, &a.Answer, &caa, &subdomains, &a.AttestedKey)
 	if err != nil {
 		return a, err
 	}
@@ -455,9 +455,10 @@ func (s *ACME) FinishValidation(ctx context.Context, v acme.Validated, e audit.E
 		if v.Failed != nil {
 			proven = nil
 		}
-		err := move(ctx, tx, proven, `UPDATE acme_authzs SET status = $1, error = $2, validated_at = $3, expires = $4, purge_at = $5, lease_until = 0
-			WHERE id = $6 AND status = 'pending' AND lease_until = $7`,
-			string(status), problemJSON(v.Failed), micros(validated), micros(v.Expires), micros(v.PurgeAt), v.AuthzID, micros(v.Lease))
+		err := move(ctx, tx, proven, `UPDATE acme_authzs SET status = $1, error = $2, validated_at = $3, expires = $4, purge_at = $5, lease_until = 0,
+				answer = NULL, key_hash = $6
+			WHERE id = $7 AND status = 'pending' AND lease_until = $8`,
+			string(status), problemJSON(v.Failed), micros(validated), micros(v.Expires), micros(v.PurgeAt), v.AttestedKey, v.AuthzID, micros(v.Lease))
 		if err != nil {
 			return err
 		}

@@ -27,6 +27,7 @@ func TestEngines(t *testing.T) {
 		{"audit", storetest.Audit},
 		{"ca", storetest.CA},
 		{"acme", storetest.ACME},
+		{"acmedevices", storetest.ACMEDevices},
 		{"acmereuse", storetest.ACMEReuse},
 		{"renewals", storetest.Renewals},
 		{"status", storetest.Status},

@@ -19,8 +19,9 @@ CREATE INDEX acme_orders_same ON acme_orders (account_id, set_hash) WHERE status
 CREATE UNIQUE INDEX acme_orders_replaces ON acme_orders (replaces) WHERE replaces <> '' AND status <> 'invalid';
 
 -- answer is what the client sent to say that it is ready, of challenges that are
--- proven by it. caa_at is when CAA records last allowed a certificate.
+-- proven by it; key_hash is of the SubjectPublicKeyInfo that was proven with it. caa_at is when CAA records last allowed a certificate.
 ALTER TABLE acme_authzs ADD COLUMN profile TEXT NOT NULL DEFAULT '';
 ALTER TABLE acme_authzs ADD COLUMN answer BYTEA;
+ALTER TABLE acme_authzs ADD COLUMN key_hash TEXT NOT NULL DEFAULT '';
 ALTER TABLE acme_authzs ADD COLUMN caa_at BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE acme_authzs ADD COLUMN subdomains BIGINT NOT NULL DEFAULT 0;

@@ -1,4 +1,4 @@
-package attest_test
+package attestation_test
 
 import (
 	"crypto"
@@ -21,7 +21,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/secsy-pki/secsy-pki/acme"
-	"github.com/secsy-pki/secsy-pki/acme/attest"
+	"github.com/secsy-pki/secsy-pki/acme/attestation"
 	"github.com/secsy-pki/secsy-pki/ca"
 )
 
@@ -91,9 +91,9 @@ func (m *maker) pool() *x509.CertPool {
 	return p
 }
 
-func (m *maker) verifier(f attest.Format) *attest.Verifier {
+func (m *maker) verifier(f attestation.Format) *attestation.Verifier {
 	m.t.Helper()
-	v, err := attest.New(attest.Config{Roots: map[attest.Format]*x509.CertPool{f: m.pool()}})
+	v, err := attestation.New(attestation.Config{Roots: map[attestation.Format]*x509.CertPool{f: m.pool()}})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func spkiHash(t *testing.T, pub any) string {
 }
 
 // believed demands that q is believed, for the key.
-func believed(t *testing.T, v *attest.Verifier, q acme.Validation, pub any) {
+func believed(t *testing.T, v *attestation.Verifier, q acme.Validation, pub any) {
 	t.Helper()
 	rec, p := v.Validate(t.Context(), q)
 	if p != nil {
@@ -162,7 +162,7 @@ func believed(t *testing.T, v *attest.Verifier, q acme.Validation, pub any) {
 }
 
 // refused demands a problem whose detail has says in it, and no key.
-func refused(t *testing.T, v *attest.Verifier, q acme.Validation, says string) {
+func refused(t *testing.T, v *attestation.Verifier, q acme.Validation, says string) {
 	t.Helper()
 	rec, p := v.Validate(t.Context(), q)
 	if p == nil || p.Type != acme.BadAttestationStatement || !strings.Contains(p.Detail, says) || rec.AttestedKey != "" {
@@ -180,7 +180,7 @@ const (
 func TestAppleAttestationIsForItsDeviceTokenAndKey(t *testing.T) {
 	t.Parallel()
 	m := newMaker(t)
-	v := m.verifier(attest.Apple)
+	v := m.verifier(attestation.Apple)
 	key := newKey(t)
 	nonce := sha256.Sum256([]byte(token))
 	make := func(nonce []byte, chain ...*x509.Certificate) []byte {
@@ -215,8 +215,8 @@ func TestAppleAttestationIsForItsDeviceTokenAndKey(t *testing.T) {
 	other := sha256.Sum256([]byte(keyAuth))
 	refused(t, v, question("C02XYZ", make(other[:], m.sub)), "not made for this challenge")
 	refused(t, v, question("C02XYZ", make(nonce[:])), "does not lead to a root")
-	refused(t, newMaker(t).verifier(attest.Apple), question("C02XYZ", good), "does not lead to a root")
-	refused(t, m.verifier(attest.TPM), question("C02XYZ", good), "not taken here; those that are: tpm")
+	refused(t, newMaker(t).verifier(attestation.Apple), question("C02XYZ", good), "does not lead to a root")
+	refused(t, m.verifier(attestation.TPM), question("C02XYZ", good), "not taken here; those that are: tpm")
 }
 
 // Two values for one thing are none.
@@ -233,13 +233,13 @@ func TestAnExtensionThatIsThereTwiceSaysNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused(t, m.verifier(attest.Apple), question("A", answer(t, "apple", map[string]any{"x5c": [][]byte{der, m.sub.Raw}})), "")
+	refused(t, m.verifier(attestation.Apple), question("A", answer(t, "apple", map[string]any{"x5c": [][]byte{der, m.sub.Raw}})), "")
 }
 
 func TestYubiKeyAttestationIsSignedByTheAttestedKey(t *testing.T) {
 	t.Parallel()
 	m := newMaker(t)
-	v := m.verifier(attest.Step)
+	v := m.verifier(attestation.Step)
 	key, other := newKey(t), newKey(t)
 	serial, err := asn1.Marshal(12345678)
 	if err != nil {
@@ -270,7 +270,7 @@ func TestYubiKeyAttestationIsSignedByTheAttestedKey(t *testing.T) {
 func TestWhatIsNoAttestationIsRefused(t *testing.T) {
 	t.Parallel()
 	m := newMaker(t)
-	v := m.verifier(attest.Apple)
+	v := m.verifier(attestation.Apple)
 	twice := []byte("\xa2\x63fmt\x65apple\x63fmt\x63tpm")
 	endless := []byte("\xbf\x63fmt\x65apple\xff")
 	for name, c := range map[string]struct {
@@ -302,10 +302,10 @@ func TestWhatIsNoAttestationIsRefused(t *testing.T) {
 
 func TestAFormatNeedsRoots(t *testing.T) {
 	t.Parallel()
-	for _, roots := range []map[attest.Format]*x509.CertPool{
-		{attest.Apple: nil}, {attest.Apple: x509.NewCertPool()}, {"android-key": newMaker(t).pool()},
+	for _, roots := range []map[attestation.Format]*x509.CertPool{
+		{attestation.Apple: nil}, {attestation.Apple: x509.NewCertPool()}, {"android-key": newMaker(t).pool()},
 	} {
-		if _, err := attest.New(attest.Config{Roots: roots}); err == nil {
+		if _, err := attestation.New(attestation.Config{Roots: roots}); err == nil {
 			t.Errorf("%v makes a verifier", roots)
 		}
 	}
@@ -319,7 +319,7 @@ func FuzzAttestation(f *testing.F) {
 	f.Add([]byte("\xa2\x63fmt\x64step\x67attStmt\xa1\x63sig\x40"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		m := newMaker(t)
-		v, err := attest.New(attest.Config{Roots: map[attest.Format]*x509.CertPool{attest.Apple: m.pool(), attest.TPM: m.pool(), attest.Step: m.pool()}})
+		v, err := attestation.New(attestation.Config{Roots: map[attestation.Format]*x509.CertPool{attestation.Apple: m.pool(), attestation.TPM: m.pool(), attestation.Step: m.pool()}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,10 +1,10 @@
-// Package attest judges what devices say of themselves: the challenge
+// Package attestation judges what devices say of themselves: the challenge
 // device-attest-01 (draft-ietf-acme-device-attest), in the formats of Apple's
 // devices, of TPMs, and "step", that of YubiKeys.
 //
 // It never goes out to the network. Whom to believe is the operator's to say: a
 // format without roots is not taken.
-package attest
+package attestation
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
@@ -58,10 +57,10 @@ var _ acme.Validator = (*Verifier)(nil)
 func New(cfg Config) (*Verifier, error) {
 	for f, pool := range cfg.Roots {
 		if f != Apple && f != TPM && f != Step {
-			return nil, fmt.Errorf("attest: there is no format %q", f)
+			return nil, fmt.Errorf("attestation: there is no format %q", f)
 		}
 		if pool == nil || pool.Equal(x509.NewCertPool()) {
-			return nil, fmt.Errorf("attest: format %q has no roots", f)
+			return nil, fmt.Errorf("attestation: format %q has no roots", f)
 		}
 	}
 	if cfg.Clock == nil {
@@ -72,7 +71,7 @@ func New(cfg Config) (*Verifier, error) {
 		MaxNestedLevels: 4, MaxArrayElements: 16, MaxMapPairs: 16,
 	}.DecMode()
 	if err != nil {
-		return nil, fmt.Errorf("attest: %w", err)
+		return nil, fmt.Errorf("attestation: %w", err)
 	}
 	return &Verifier{roots: cfg.Roots, now: cfg.Clock, cbor: mode}, nil
 }
@@ -115,7 +114,7 @@ func (v *Verifier) Validate(_ context.Context, q acme.Validation) (acme.Validati
 	if err == nil {
 		return rec, nil
 	}
-	p := &acme.Problem{Type: acme.BadAttestationStatement, Status: http.StatusBadRequest, Detail: "the attestation is not believed", Err: err}
+	p := &acme.Problem{Type: acme.BadAttestationStatement, Detail: "the attestation is not believed", Err: err}
 	if r, ok := errors.AsType[*reason](err); ok {
 		p.Detail, p.Err = r.says, r.err
 	}
