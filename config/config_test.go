@@ -136,6 +136,8 @@ func TestErrorsNamePlaceKeyAndRemedy(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"log:\n  levle: info\n", `c.yaml:2:3: log.levle: unknown key; did you mean "level"?`},
 		{"log:\n  colour: red\n", `c.yaml:2:3: log.colour: unknown key; allowed here: level, format`},
+		{"acme: {challenges: [device-attest-01]}", `c.yaml:1:8: acme.challenges: device-attest-01 needs somebody whose word is taken: set apple_roots, tpm_roots or step_roots of acme.device_attestation`},
+		{"acme: {device_attestation: {apple_roots: a.pem}}", `c.yaml:1:8: acme.device_attestation: is of no use without device-attest-01 in acme.challenges`},
 		{"log:\n  level: info\n  level: warn\n", `c.yaml:3:3: log.level: given twice, first in line 2`},
 		{"log: {level: loud}\n", `c.yaml:1:7: log.level: "loud" is not allowed: want debug, info, warn, error`},
 		{"log: info\n", `c.yaml:1:6: log: want a section of keys, not "info"`},

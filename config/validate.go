@@ -273,7 +273,7 @@ func (c *Config) checkACME(r *report) {
 	devices := c.ACME.DeviceAttestation != DeviceAttestation{}
 	switch offered := slices.Contains(list, DeviceAttest01); {
 	case offered && !devices:
-		r.add("acme.device_attestation", "acme.challenges has device-attest-01, for which nobody's word is taken: set apple_roots, tpm_roots or step_roots")
+		r.add("acme.challenges", "device-attest-01 needs somebody whose word is taken: set apple_roots, tpm_roots or step_roots of acme.device_attestation")
 	case !offered && devices:
 		r.add("acme.device_attestation", "is of no use without device-attest-01 in acme.challenges")
 	}

@@ -48,6 +48,9 @@ func startTPM(t *testing.T) transport.TPM {
 	})
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		tpm, err := linuxudstpm.Open(server)
+		if err == nil { // the socket is there; does anybody listen?
+			_, err = tpm2.GetCapability{Capability: tpm2.TPMCapTPMProperties, Property: uint32(tpm2.TPMPTFamilyIndicator), PropertyCount: 1}.Execute(tpm)
+		}
 		if err == nil {
 			t.Cleanup(func() { _ = tpm.Close() })
 			return tpm
