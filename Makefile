@@ -29,11 +29,13 @@ check: tidy lint race fuzz vuln ## what every change must pass
 
 tidy: ## go.mod says exactly what is used
 	$(GO) mod tidy -diff
+	cd integration/clients && $(GO) mod tidy -diff
 
 lint: ## gofumpt, vet, staticcheck and the other linters of .golangci.yml
 	$(LINT) fmt --diff
 	$(LINT) run ./...
 	cd bench && $(GO) vet ./...
+	cd integration/clients && $(GO) vet ./...
 
 race: ## unit tests with the race detector, walls included
 	@echo "go test -race: all rooms"

@@ -136,10 +136,10 @@ func (w *tail) String() string {
 }
 
 // dnsMock is a DNS server that answers 127.0.0.1 for every name, and whose TXT
-// records are set by HTTP.
+// records are set by HTTP. More arguments may have it answer challenges, too.
 type dnsMock struct{ addr, admin string }
 
-func startDNS(t testing.TB) dnsMock {
+func startDNS(t testing.TB, more ...string) dnsMock {
 	t.Helper()
 	dns, admin := freePort(t), freePort(t)
 	d := dnsMock{addr: fmt.Sprintf("127.0.0.1:%d", dns), admin: fmt.Sprintf("http://127.0.0.1:%d", admin)}
@@ -150,7 +150,7 @@ func startDNS(t testing.TB) dnsMock {
 	} else {
 		args = append(args, "-dns01", d.addr)
 	}
-	start(t, "pebble-challtestsrv", exec.Command("pebble-challtestsrv", args...))
+	start(t, "pebble-challtestsrv", exec.Command("pebble-challtestsrv", append(args, more...)...))
 	waitFor(t, "pebble-challtestsrv", func() error { return dial(fmt.Sprintf("127.0.0.1:%d", admin)) })
 	return d
 }
