@@ -44,3 +44,9 @@ func (s *Server) Sweep(ctx context.Context) error {
 	_, err := s.sweep(ctx)
 	return err
 }
+
+// PollIncidents reads the open incidents, as Run does.
+func (s *Server) PollIncidents(ctx context.Context) error {
+	_, err := s.pollIncidents(ctx)
+	return err
+}

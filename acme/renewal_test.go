@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/acme"
+	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/ca/catest"
 	"github.com/secsy-pki/secsy-pki/ratelimit"
+	"github.com/secsy-pki/secsy-pki/store"
 )
 
 // certID writes RFC 9773 §4.1 by hand.
@@ -320,4 +322,86 @@ func TestDueRenewalCostsNoQuota(t *testing.T) {
 	if err != nil || !o.Renewal {
 		t.Errorf("a due renewal has no priority: %+v, %v", o, err)
 	}
+}
+
+func (w *world) incident(i ca.Incident) {
+	w.t.Helper()
+	i.CreatedAt = w.clock.now()
+	s, ctx := store.NewIncidents(w.db), context.Background()
+	if _, _, err := s.CreateIncident(ctx, i, audit.New("test", "test.done", "test/1", nil)); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.server.PollIncidents(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func TestIncidentForcesItsWindow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.client()
+	cert, _ := c.issue("a.example.com")
+	other, _ := c.issue("b.example.com")
+	normal := c.renewalInfo(certID(other)).want(200)
+	now := time.Now().UTC().Truncate(time.Second)
+	soon := ca.Window{Start: now, End: now.Add(time.Hour)}
+	w.incident(ca.Incident{Name: "one", Selector: ca.Selector{Listed: true, Profile: catest.ProfileName}, Window: soon, URL: "https://ca.example/why"})
+	if r := c.renewalInfo(certID(cert)).want(200); string(r.body) != string(normal.body) && r.json["explanationURL"] != nil {
+		t.Errorf("it is not listed yet: %s", r.body)
+	} else if r.header.Get("Retry-After") != "3600" {
+		t.Errorf("Retry-After is %q while an incident is open", r.header.Get("Retry-After"))
+	}
+	s := store.NewIncidents(w.db)
+	if _, _, err := s.AddIncidentSerials(t.Context(), "one", []ca.Serial{ca.SerialOf(cert.SerialNumber)}, audit.New("test", "test.done", "test/1", nil)); err != nil {
+		t.Fatal(err)
+	}
+	r := c.renewalInfo(certID(cert)).want(200)
+	if start, end := r.window(); !start.Equal(soon.Start) || !end.Equal(soon.End) || r.str("explanationURL") != "https://ca.example/why" {
+		t.Errorf("the incident's window is not told: %s", r.body)
+	}
+	if r = c.renewalInfo(certID(other)).want(200); string(r.body) != string(normal.body) {
+		t.Errorf("another certificate's window changed: %s", r.body)
+	}
+	if n := w.server.OpenIncidents(); n != 1 {
+		t.Errorf("%d incidents are open", n)
+	}
+	if _, err := s.EndIncident(t.Context(), "one", audit.New("test", "test.done", "test/1", nil)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.server.PollIncidents(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r = c.renewalInfo(certID(cert)).want(200); r.json["explanationURL"] != nil || r.header.Get("Retry-After") != "21600" {
+		t.Errorf("the incident goes on: %s %v", r.body, r.header)
+	}
+}
+
+// Incidents hurry, and never put off.
+func TestIncidentThatEndsLaterChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.client()
+	cert, _ := c.issue("a.example.com")
+	before := c.renewalInfo(certID(cert)).want(200)
+	w.incident(ca.Incident{Name: "late", Selector: ca.Selector{Profile: catest.ProfileName}, Window: ca.Window{Start: cert.NotBefore, End: cert.NotAfter}, URL: "https://ca.example/why"})
+	if r := c.renewalInfo(certID(cert)).want(200); string(r.body) != string(before.body) {
+		t.Errorf("%s became %s", before.body, r.body)
+	}
+}
+
+// In an incident a fleet comes at once, and may not find its quota used up.
+func TestIncidentMakesRenewalsDue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *acme.Config) { c.OrderQuota = ratelimit.Quota{Limit: 1, Window: 365 * 24 * time.Hour} })
+	c := w.client()
+	cert, _ := c.issue("a.example.com")
+	c.post(w.url("revoke-cert"), map[string]any{"certificate": b64(cert.Raw), "reason": 4}).want(200)
+	c.post(w.url("new-order"), replacing(certID(cert), "a.example.com")).problem(429, "rateLimited")
+	now := time.Now().UTC().Truncate(time.Second)
+	w.incident(ca.Incident{Name: "all", Selector: ca.Selector{Profile: catest.ProfileName}, Window: ca.Window{Start: now, End: now.Add(time.Hour)}, URL: "https://ca.example/why"})
+	r := c.renewalInfo(certID(cert)).want(200)
+	if _, end := r.window(); end.After(time.Now()) || r.str("explanationURL") != "https://ca.example/why" {
+		t.Errorf("a revoked one of an incident: %s", r.body)
+	}
+	c.post(w.url("new-order"), replacing(certID(cert), "a.example.com")).want(201)
 }

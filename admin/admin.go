@@ -60,6 +60,7 @@ type Config struct {
 	ExternalKeys ExternalKeys
 	Accounts     Accounts
 	Directories  []Directory // of ACME; none: it is off
+	Incidents    Incidents   // nil: there are none
 
 	// Authenticate says who calls, as the actor of audit entries; an error
 	// matching ErrUnauthenticated refuses the request. Nil means LocalOperator.
@@ -79,6 +80,7 @@ type Server struct {
 	externalKeys ExternalKeys
 	accounts     Accounts
 	directories  []Directory
+	incidents    Incidents
 	authenticate func(r *http.Request) (string, error)
 	logger       *slog.Logger
 	requests     *prometheus.CounterVec
@@ -91,7 +93,7 @@ func New(c Config) (*Server, error) {
 		return nil, errors.New("making operator API: Authority, Certificates, Audit, ExternalKeys, Accounts and Logger are needed")
 	}
 	s := &Server{
-		authority: c.Authority, certificates: c.Certificates, issuers: slices.Clone(c.Issuers), audit: c.Audit, crls: c.CRLs,
+		authority: c.Authority, certificates: c.Certificates, issuers: slices.Clone(c.Issuers), audit: c.Audit, crls: c.CRLs, incidents: c.Incidents,
 		externalKeys: c.ExternalKeys, accounts: c.Accounts, directories: slices.Clone(c.Directories),
 		authenticate: c.Authenticate, logger: c.Logger,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -145,6 +147,12 @@ func (s *Server) Handler() http.Handler {
 	route("/acme/accounts/{id}/revoke", "revoke_account", post(s.revokeAccount))
 	route("/audit", "list_audit", get(s.listAudit))
 	route("/audit/verify", "verify_audit", post(s.verifyAudit))
+	if s.incidents != nil {
+		route("/acme/incidents", "incidents", map[string]handler{http.MethodGet: s.listIncidents, http.MethodPost: s.createIncident})
+		route("/acme/incidents/{name}", "incident", get(s.incident))
+		route("/acme/incidents/{name}/serials", "add_incident_serials", post(s.addIncidentSerials))
+		route("/acme/incidents/{name}/end", "end_incident", post(s.endIncident))
+	}
 	mux.Handle("/", s.serve("none", func(http.ResponseWriter, *http.Request) error { return errNoSuchPath }))
 	return mux
 }

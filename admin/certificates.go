@@ -164,6 +164,11 @@ func (s *Server) wireCertificate(rec ca.Record, now time.Time) client.Certificat
 			break
 		}
 	}
+	c.ReplacedBy = string(rec.ReplacedBy)
+	if rec.State == ca.Issued {
+		w := rec.RenewalWindow()
+		c.RenewFrom, c.RenewTo = &w.Start, &w.End
+	}
 	if rec.Revoked() {
 		c.RevokedAt, c.Reason = timePtr(rec.RevokedAt), rec.Reason.String()
 	}

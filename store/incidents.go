@@ -9,12 +9,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/secsy-pki/secsy-pki/admin"
 	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
 )
 
 // Incidents keeps what must be replaced sooner. It is an admin.Incidents.
 type Incidents struct{ db *DB }
+
+var _ admin.Incidents = (*Incidents)(nil)
 
 // NewIncidents returns the incidents in db.
 func NewIncidents(db *DB) *Incidents { return &Incidents{db} }

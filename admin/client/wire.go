@@ -27,6 +27,9 @@ type Certificate struct {
 	RevokedAt  *time.Time `json:"revoked_at,omitempty"`
 	Reason     string     `json:"reason,omitempty"` // of the revocation
 	SPKIHash   string     `json:"spki_sha256"`
+	RenewFrom  *time.Time `json:"renew_from,omitempty"` // its own window, whatever incidents say
+	RenewTo    *time.Time `json:"renew_to,omitempty"`
+	ReplacedBy string     `json:"replaced_by,omitempty"` // the serial of the one that was ordered in its place
 
 	// Only where one certificate was asked for, and there is one.
 	Fingerprint string `json:"sha256,omitempty"`
@@ -175,6 +178,8 @@ const (
 	CodeNotFound         = "notFound"
 	CodeAlreadyRevoked   = "alreadyRevoked"
 	CodeNotIssued        = "notIssued" // the serial never became a certificate, or not yet
+	CodeConflict         = "conflict"  // something else has the name, or is in the way
+	CodeTooMany          = "tooMany"   // a bound is reached
 	CodeRefused          = "refused"   // the CA's policy says no
 	CodeBusy             = "busy"
 	CodeTimeout          = "timeout"

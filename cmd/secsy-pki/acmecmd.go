@@ -17,10 +17,11 @@ import (
 
 func newACME() *cobra.Command {
 	var conn connection
-	cmd := group("acme", "Look after ACME accounts, and the keys that let clients have one", `  secsy-pki acme eab create --dns example.org --comment "team web"
-  secsy-pki acme account list --status valid`)
+	cmd := group("acme", "Look after ACME accounts, the keys that let clients have one, and incidents", `  secsy-pki acme eab create --dns example.org --comment "team web"
+  secsy-pki acme account list --status valid
+  secsy-pki acme incident create lost-key --key 0123…ef --within 1h`)
 	conn.flags(cmd)
-	cmd.AddCommand(newEAB(&conn), newAccount(&conn))
+	cmd.AddCommand(newEAB(&conn), newAccount(&conn), newIncident(&conn))
 	return cmd
 }
 

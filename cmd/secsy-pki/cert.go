@@ -180,6 +180,8 @@ func showCertificate(w io.Writer, c client.Certificate, asJSON, asPEM bool) erro
 		[]string{"Profile:", c.Profile},
 		[]string{"Not before:", when(c.NotBefore)},
 		[]string{"Not after:", when(c.NotAfter)},
+		[]string{"Renew:", renewal(c)},
+		[]string{"Replaced by:", c.ReplacedBy},
 		[]string{"Requester:", c.Requester},
 		[]string{"Created:", when(c.CreatedAt)},
 		[]string{"SHA-256:", c.Fingerprint},
@@ -190,6 +192,14 @@ func showCertificate(w io.Writer, c client.Certificate, asJSON, asPEM bool) erro
 	}
 	_, err := io.WriteString(w, c.PEM)
 	return err
+}
+
+// renewal is when a certificate is best renewed.
+func renewal(c client.Certificate) string {
+	if c.RenewFrom == nil || c.RenewTo == nil {
+		return ""
+	}
+	return when(*c.RenewFrom) + " to " + when(*c.RenewTo)
 }
 
 func newCertRevoke(conn *connection) *cobra.Command {
