@@ -50,7 +50,7 @@ func (a *app) openStore(ctx context.Context) error {
 		a.engine = a.opts.Wrap.Engine(engine)
 	}
 	a.db = store.New(a.engine)
-	return nil
+	return a.registry.Register(storeMetrics{a.db})
 }
 
 // openEngine opens the database that cfg names.

@@ -53,10 +53,13 @@ type Engine interface {
 }
 
 // A DB is a database of either engine.
-type DB struct{ Engine }
+type DB struct {
+	Engine
+	meter meter
+}
 
 // New returns a DB on e, which must have been migrated.
-func New(e Engine) *DB { return &DB{e} }
+func New(e Engine) *DB { return &DB{Engine: e} }
 
 func micros(t time.Time) int64 {
 	if t.IsZero() {

@@ -220,6 +220,9 @@ func (e *Engine) Stat() Stat {
 	}
 }
 
+// Commits is how many commits there were, each with its wait for the disk.
+func (e *Engine) Commits() uint64 { return e.writer.commits.Load() }
+
 // enter begins a call that Close will wait for.
 func (e *Engine) enter(ctx context.Context) (context.Context, error) {
 	ctx, err := store.Enter(ctx, e)
