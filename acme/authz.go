@@ -99,8 +99,9 @@ func (a Authorization) challengeStatus(t ChallengeType) string {
 	return "invalid"
 }
 
-// newAuthorization makes the duty to prove one of an order's identifiers.
-func (s *Server) newAuthorization(o Order, id ca.Identifier) Authorization {
+// newAuthorization makes the duty to prove one of an order's identifiers, or
+// all that is at and below the domain above, if that is given.
+func (s *Server) newAuthorization(o Order, id ca.Identifier, above string) Authorization {
 	a := Authorization{
 		ID: audit.NewID(), AccountID: o.AccountID, Directory: o.Directory, OrderID: o.ID, Profile: o.Profile, Identifier: id, Status: AuthzPending,
 		Token: newToken(), CreatedAt: o.CreatedAt, Expires: o.Expires, PurgeAt: o.Expires.Add(s.cfg.Retention + purgeSlack),
@@ -108,7 +109,13 @@ func (s *Server) newAuthorization(o Order, id ca.Identifier) Authorization {
 	if base, ok := wildcardBase(id); ok {
 		a.Identifier.Value, a.Wildcard = base, true
 	}
+	if above != "" {
+		a.Identifier.Value, a.Wildcard, a.Subdomains = above, false, true
+	}
 	a.Offered = offer(s.cfg.Challenges, a.Identifier, a.Wildcard)
+	if a.Subdomains {
+		a.Offered = slices.DeleteFunc(a.Offered, func(t ChallengeType) bool { return !t.provesBelow() })
+	}
 	return a
 }
 
@@ -134,7 +141,7 @@ func (s *Server) authorization(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	return s.writeAuthorization(w, a)
+	return s.writeAuthorization(w, http.StatusOK, a)
 }
 
 func (s *Server) deactivateAuthorization(r *http.Request, req request, a Authorization) (Authorization, error) {

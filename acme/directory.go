@@ -8,21 +8,27 @@ type directoryMeta struct {
 	CAAIdentities  []string          `json:"caaIdentities,omitempty"`
 	Profiles       map[string]string `json:"profiles,omitempty"`
 	Bound          bool              `json:"externalAccountRequired,omitempty"` // RFC 8555 §7.3.4
+	Subdomains     bool              `json:"subdomainAuthAllowed,omitempty"`    // RFC 9444
 }
 
 // directory lists what there is (RFC 8555 §7.1.1).
 func (s *Server) directory(w http.ResponseWriter, _ *http.Request) error {
+	newAuthz := ""
+	if s.cfg.PreAuthorization {
+		newAuthz = s.url("new-authz")
+	}
 	return writeJSON(w, http.StatusOK, struct {
 		NewNonce    string        `json:"newNonce"`
 		NewAccount  string        `json:"newAccount"`
 		NewOrder    string        `json:"newOrder"`
+		NewAuthz    string        `json:"newAuthz,omitempty"`
 		RevokeCert  string        `json:"revokeCert"`
 		KeyChange   string        `json:"keyChange"`
 		RenewalInfo string        `json:"renewalInfo"`
 		Meta        directoryMeta `json:"meta"`
 	}{
-		s.url("new-nonce"), s.url("new-account"), s.url("new-order"), s.url("revoke-cert"), s.url("key-change"), s.url(renewalInfoPath),
-		directoryMeta{s.cfg.TermsOfService, s.cfg.Website, s.cfg.CAAIdentities, s.cfg.Profiles, s.cfg.Binding == BindingRequired},
+		s.url("new-nonce"), s.url("new-account"), s.url("new-order"), newAuthz, s.url("revoke-cert"), s.url("key-change"), s.url(renewalInfoPath),
+		directoryMeta{s.cfg.TermsOfService, s.cfg.Website, s.cfg.CAAIdentities, s.cfg.Profiles, s.cfg.Binding == BindingRequired, s.cfg.Subdomains},
 	})
 }
 

@@ -42,7 +42,7 @@ func (s *Server) endpoints() []endpoint {
 		return e
 	}
 	open := func(e endpoint) endpoint { e.open = true; return e }
-	return []endpoint{
+	out := []endpoint{
 		either("directory", "/directory", s.directory),
 		either("newNonce", "/new-nonce", s.newNonce),
 		get("help", "/"+helpPath, s.help),
@@ -59,6 +59,10 @@ func (s *Server) endpoints() []endpoint {
 		post("challenge", "/challenge/{id}/{type}", s.challenge),
 		post("certificate", "/cert/{id}", s.certificate),
 	}
+	if s.cfg.PreAuthorization {
+		out = append(out, post("newAuthz", "/new-authz", s.newAuthz))
+	}
+	return out
 }
 
 // postAsGET answers what anybody may read to an account that signs for it, too:

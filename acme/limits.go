@@ -83,6 +83,9 @@ func (s *Server) Routes() []Route {
 	for _, c := range s.classes.all() {
 		out = append(out, Route{Path: s.root + c.path, Class: c.name, Limit: c.limit, Refuse: c.refuse})
 	}
+	if c := s.classes.newOrder; s.cfg.PreAuthorization {
+		out = append(out, Route{Path: s.root + "/new-authz", Class: c.name, Limit: c.limit, Refuse: c.refuse})
+	}
 	return out
 }
 

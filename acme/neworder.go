@@ -12,11 +12,11 @@ import (
 )
 
 type newOrderBody struct {
-	Identifiers []ca.Identifier `json:"identifiers"`
-	NotBefore   string          `json:"notBefore"`
-	NotAfter    string          `json:"notAfter"`
-	Profile     string          `json:"profile"`
-	Replaces    string          `json:"replaces"`
+	Identifiers []orderIdentifier `json:"identifiers"`
+	NotBefore   string            `json:"notBefore"`
+	NotAfter    string            `json:"notAfter"`
+	Profile     string            `json:"profile"`
+	Replaces    string            `json:"replaces"`
 }
 
 // newOrder takes an order and makes the authorizations that it needs (RFC 8555 §7.4).
@@ -48,7 +48,10 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkQuota(o); err != nil {
 		return err
 	}
-	var by map[ca.Identifier]string
+	by, err := s.ancestry(r.Context(), o, body.Identifiers)
+	if err != nil {
+		return err
+	}
 	o.SetHash = s.setHash(o, by)
 	same, ok, err := s.sameOrder(r.Context(), o)
 	if err != nil {
@@ -88,7 +91,11 @@ func (s *Server) orderOf(a Account, body newOrderBody) (Order, error) {
 	if len(body.Identifiers) > s.cfg.MaxNames {
 		return o, &Problem{Type: RejectedIdentifier, Detail: fmt.Sprintf("an order has at most %d identifiers", s.cfg.MaxNames)}
 	}
-	o.Identifiers = ca.NormalizeIdentifiers(body.Identifiers)
+	ids := make([]ca.Identifier, 0, len(body.Identifiers))
+	for _, id := range body.Identifiers {
+		ids = append(ids, id.Identifier)
+	}
+	o.Identifiers = ca.NormalizeIdentifiers(ids)
 	if err := onlyProvable(o.Identifiers); err != nil {
 		return o, err
 	}

@@ -69,7 +69,7 @@ func (s *Server) provenSince(t time.Time) time.Time {
 }
 
 // setHash is the same for two orders for the same.
-func (s *Server) setHash(o Order, by map[ca.Identifier]string) string {
+func (s *Server) setHash(o Order, by ancestry) string {
 	var names []string
 	for _, id := range o.Identifiers {
 		names = append(names, string(id.Type)+" "+id.Value+" "+by[id])
@@ -98,13 +98,16 @@ type held []Authorization
 
 // held finds what the account has proven of the order's names. Until it is used
 // it may be gone, which CreateOrder sees.
-func (s *Server) held(ctx context.Context, o Order, by map[ca.Identifier]string) (held, error) {
+func (s *Server) held(ctx context.Context, o Order, by ancestry) (held, error) {
 	if !s.cfg.ReuseAuthorizations {
 		return nil, nil
 	}
 	var names []string
 	for _, id := range o.Identifiers {
-		names = append(names, s.provers(id, o.Profile, by[id])...)
+		names = append(names, s.provers(id, o.Profile)...)
+		if above := by[id]; above != "" {
+			names = append(names, above) // however far above it is
+		}
 	}
 	slices.Sort(names)
 	life := s.authzLife(o.CreatedAt)
@@ -122,18 +125,22 @@ func reusableTypes(offered []ChallengeType) []ChallengeType {
 }
 
 // provers are the names whose authorization may prove id.
-func (s *Server) provers(id ca.Identifier, _, _ string) []string {
+func (s *Server) provers(id ca.Identifier, profile string) []string {
+	name := id.Value
 	if base, ok := wildcardBase(id); ok {
-		return []string{base}
+		name = base
 	}
-	return []string{id.Value}
+	if id.Type != ca.DNS || !s.subdomains(profile) {
+		return []string{name}
+	}
+	return append(Ancestors(name), name)
 }
 
 // of returns the authorization that proves id, of several the one that expires last.
 func (h held) of(want Authorization) (Authorization, bool) {
 	var best Authorization
 	for _, a := range h {
-		if a.Identifier == want.Identifier && a.Wildcard == want.Wildcard && slices.Contains(want.Offered, a.Challenge) && a.Expires.After(best.Expires) {
+		if a.covers(want) && slices.Contains(want.Offered, a.Challenge) && a.Expires.After(best.Expires) {
 			best = a
 		}
 	}
@@ -150,17 +157,26 @@ func (s *Server) until(a Authorization, now time.Time) time.Time {
 
 // cover gives the order its authorizations: those of h that prove its names, and
 // new ones, which are returned, for the others. An order that needs none is ready.
-func (s *Server) cover(o *Order, by map[ca.Identifier]string, h held) ([]Authorization, error) {
+func (s *Server) cover(o *Order, by ancestry, h held) ([]Authorization, error) {
 	var made []Authorization
 	o.AuthzIDs, o.Expires = nil, o.CreatedAt.Add(s.cfg.OrderLifetime)
 	for _, id := range o.Identifiers {
-		a := s.newAuthorization(*o, id)
-		if old, ok := h.of(a); ok {
-			o.AuthzIDs = append(o.AuthzIDs, old.ID)
+		a := s.newAuthorization(*o, id, "")
+		old, ok := h.of(a)
+		if ok {
 			if end := s.until(old, o.CreatedAt); end.Before(o.Expires) {
 				o.Expires = end
 			}
+			if !slices.Contains(o.AuthzIDs, old.ID) { // one may prove several
+				o.AuthzIDs = append(o.AuthzIDs, old.ID)
+			}
 			continue
+		}
+		if above := by[id]; above != "" {
+			a = s.newAuthorization(*o, id, above)
+			if slices.ContainsFunc(made, func(b Authorization) bool { return b.Subdomains && b.Identifier == a.Identifier }) {
+				continue
+			}
 		}
 		if len(a.Offered) == 0 {
 			return nil, aboutNameErr(RejectedIdentifier, "none of the challenges that are offered here can prove it", id)
@@ -178,7 +194,7 @@ func (s *Server) cover(o *Order, by map[ca.Identifier]string, h held) ([]Authori
 }
 
 // place stores an order with what it needs.
-func (s *Server) place(ctx context.Context, o Order, by map[ca.Identifier]string) (Order, error) {
+func (s *Server) place(ctx context.Context, o Order, by ancestry) (Order, error) {
 	h, err := s.held(ctx, o, by)
 	if err != nil {
 		return o, err

@@ -55,6 +55,10 @@ type Config struct {
 	ReuseAuthorizations bool // a new order relies on what its account has proven already
 	ReuseOrders         bool // a new order for what an open one is for is that one
 
+	PreAuthorization bool     // there is newAuthz; it needs ReuseAuthorizations
+	Subdomains       bool     // names may be proven by a domain above them (RFC 9444)
+	NoSubdomains     []string // profiles whose names may not
+
 	ValidationWorkers int           // default 16; one account has less than half of them
 	ValidationQueue   int           // default four for each worker; what is beyond waits in the database
 	ValidationTimeout time.Duration // of one validation, default 60 s
@@ -195,6 +199,9 @@ func (c *Config) check() error {
 	}
 	if !slices.Contains([]BindingMode{BindingOff, BindingOptional, BindingRequired}, c.Binding) {
 		return fmt.Errorf("acme: unknown binding mode %q", c.Binding)
+	}
+	if c.PreAuthorization && !c.ReuseAuthorizations {
+		return errors.New("acme: PreAuthorization is of no use without ReuseAuthorizations")
 	}
 	if err := c.OrderQuota.Validate(); err != nil {
 		return fmt.Errorf("acme: the quota of identifiers: %w", err)

@@ -70,6 +70,7 @@ type Store interface {
 	NonceStates
 	Reuse
 	Renewals
+	Ahead
 	// Sweep turns orders that expired to invalid, and deletes orders and
 	// authorizations whose time to be purged has come. It touches at most limit
 	// of each and reports how many it did touch. What accounts no longer owe of
@@ -115,8 +116,8 @@ type Orders interface {
 	// OrderOf returns ErrNotFound, by the same work, for what is not there and
 	// for another account's.
 	OrderOf(ctx context.Context, accountID, id string) (Order, error)
-	// ListOrders returns a page of the account's orders by rising id, from the
-	// first after the given one on.
+	// ListOrders returns a page of the account's orders that are not invalid by
+	// rising id, from the first after the given one on.
 	ListOrders(ctx context.Context, accountID, after string, limit int) ([]OrderRef, error)
 }
 

@@ -124,14 +124,15 @@ func (s *Server) wireChallengeOf(a Authorization, t ChallengeType) wireChallenge
 	return c
 }
 
-func (s *Server) writeAuthorization(w http.ResponseWriter, a Authorization) error {
+func (s *Server) writeAuthorization(w http.ResponseWriter, status int, a Authorization) error {
 	v := struct {
 		Identifier ca.Identifier   `json:"identifier"`
 		Status     AuthzStatus     `json:"status"`
 		Expires    string          `json:"expires"`
 		Challenges []wireChallenge `json:"challenges"`
 		Wildcard   bool            `json:"wildcard,omitempty"`
-	}{a.Identifier, a.Status, wireTime(a.Expires), []wireChallenge{}, a.Wildcard}
+		Subdomains bool            `json:"subdomainAuthAllowed,omitempty"`
+	}{a.Identifier, a.Status, wireTime(a.Expires), []wireChallenge{}, a.Wildcard, a.Subdomains}
 	for _, t := range a.shown() {
 		v.Challenges = append(v.Challenges, s.wireChallengeOf(a, t))
 	}
@@ -140,7 +141,7 @@ func (s *Server) writeAuthorization(w http.ResponseWriter, a Authorization) erro
 	if a.Status == AuthzPending {
 		h.Set("Retry-After", seconds(retrySoon))
 	}
-	return writeJSON(w, http.StatusOK, v)
+	return writeJSON(w, status, v)
 }
 
 func (s *Server) writeChallenge(w http.ResponseWriter, a Authorization, t ChallengeType) error {
@@ -187,9 +188,7 @@ func (s *Server) listOrders(w http.ResponseWriter, r *http.Request) error {
 	}
 	urls := make([]string, 0, len(refs))
 	for _, o := range refs {
-		if o.Status != OrderInvalid {
-			urls = append(urls, s.url("order", o.ID))
-		}
+		urls = append(urls, s.url("order", o.ID))
 	}
 	return writeJSON(w, http.StatusOK, map[string][]string{"orders": urls})
 }

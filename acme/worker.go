@@ -326,7 +326,7 @@ func (s *Server) look(ctx context.Context, a Authorization) (rec ValidationRecor
 		return rec, &Problem{Type: ServerInternal, Detail: "the validation failed inside the server"}
 	}
 	return s.cfg.Validator.Validate(ctx, Validation{
-		Type: a.Challenge, Identifier: a.Identifier, Wildcard: a.Wildcard, Token: a.Token,
+		Type: a.Challenge, Identifier: a.Identifier, Wildcard: a.Wildcard || a.Subdomains, Token: a.Token,
 		KeyAuthorization: a.Token + "." + acct.Thumbprint,
 		AccountID:        a.AccountID, AccountURL: s.accountURL(a.AccountID), Answer: a.Answer,
 	})

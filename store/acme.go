@@ -381,13 +381,16 @@ func (s *ACME) OrderOf(ctx context.Context, accountID, id string) (o acme.Order,
 	return o, err
 }
 
+const listOrders = `SELECT o.id, o.status FROM acme_orders o
+	WHERE o.account_id = $1 AND o.id > $2 AND o.status <> 'invalid' ORDER BY o.id LIMIT $3`
+
 // ListOrders returns a page of an account's orders by rising id.
 func (s *ACME) ListOrders(ctx context.Context, accountID, after string, limit int) ([]acme.OrderRef, error) {
 	return many(ctx, s.db, "listing orders", func(r Row) (acme.OrderRef, error) {
 		var id, status string
 		err := r.Scan(&id, &status)
 		return acme.OrderRef{ID: id, Status: acme.OrderStatus(status)}, err
-	}, `SELECT o.id, o.status FROM acme_orders o WHERE o.account_id = $1 AND o.id > $2 ORDER BY o.id LIMIT $3`, accountID, after, int64(limit))
+	}, listOrders, accountID, after, int64(limit))
 }
 
 // Authorizations.
@@ -505,11 +508,15 @@ func (s *ACME) Holds(ctx context.Context, accountID string, ids []ca.Identifier,
 	}
 	for _, id := range ids {
 		name, wildcard := strings.CutPrefix(id.Value, "*.")
+		names := []any{name}
+		if id.Type == ca.DNS {
+			names = append(names, anys(acme.Ancestors(name))...)
+		}
 		var n int64
 		err := s.one(ctx, "looking for authorization", func(r Row) error { return r.Scan(&n) },
-			`SELECT COUNT(*) FROM acme_authzs z WHERE z.account_id = $1 AND z.name = $2 AND z.status = 'valid'
-				AND z.type = $3 AND z.wildcard = $4 AND z.expires > $5`,
-			accountID, name, string(id.Type), flag(wildcard), micros(now))
+			`SELECT COUNT(*) FROM acme_authzs z WHERE z.account_id = $1 AND z.name IN (`+places(6, len(names))+`) AND z.status = 'valid'
+				AND z.type = $2 AND z.expires > $3 AND (z.subdomains = 1 OR z.name = $4 AND z.wildcard = $5)`,
+			append([]any{accountID, string(id.Type), micros(now), name, flag(wildcard)}, names...)...)
 		if err != nil || n == 0 {
 			return false, err
 		}

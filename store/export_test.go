@@ -12,6 +12,8 @@ const (
 	Backlog         = backlog
 	CertificateHeld = certificateHeld
 	SameOrder       = sameOrder
+	PendingAhead    = pendingAhead
+	ListOrders      = listOrders
 )
 
 // Reusable is what is asked about one name and one challenge type.

@@ -36,6 +36,8 @@ func TestWhatIsUnderWayIsFoundByItsIndex(t *testing.T) {
 				{store.Backlog, "acme_orders_", []string{"o", "acme_orders"}, []any{int64(10)}},
 				{store.SameOrder, "acme_orders_", []string{"o", "acme_orders"}, []any{"account3", "wish7", int64(1)}},
 				{store.Reusable, "acme_authzs_valid", []string{"v", "z", "acme_authzs"}, []any{"account3", "", "", int64(1), int64(0), "http-01", "name7"}},
+				{store.PendingAhead, "acme_authzs_ahead", []string{"z", "acme_authzs"}, []any{"account3", int64(1), int64(5)}},
+				{store.ListOrders, "acme_orders_account", []string{"o", "acme_orders"}, []any{"account3", "", int64(5)}},
 				{store.CertificateHeld, "certificates_held", []string{"c", "certificates"}, []any{"account3", "hash7", int64(1)}},
 			} {
 				plan := planOf(t, db, engine.explain+q.question, q.args...)

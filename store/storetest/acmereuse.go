@@ -3,12 +3,14 @@ package storetest
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/acme"
 	"github.com/secsy-pki/secsy-pki/audit"
+	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/store"
 )
 
@@ -23,6 +25,9 @@ func ACMEReuse(t *testing.T, open func(t *testing.T) *store.DB) {
 		"DeactivationAndNewOrderAgree":          acmeDeactivateOrderRace,
 		"TheSameOrderIsTheOpenOneOfTheAccount":  acmeSameOrder,
 		"AuthorizationsStayWhileAnOrderIsAlive": acmeReusedPurge,
+		"AuthorizationsAheadAreBounded":         acmeAhead,
+		"HoldsLooksAtDomainsAbove":              acmeHoldsBelow,
+		"InvalidOrdersEmptyNoPage":              acmeListInvalid,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -322,4 +327,93 @@ func acmeReusedPurge(t *testing.T, w acmeWorld) {
 	_, err = w.Authorization(ctx, proof.AuthzIDs[0])
 	must(t, err)
 	must(t, w.BeginIssue(ctx, acmeClaim(o, "csr"), acmeIntent(o.Identifiers...)))
+}
+
+func acmeAheadAuthz(account, name string) acme.Authorization {
+	_, as := acmeOrder(account, name)
+	a := as[0]
+	a.OrderID, a.Subdomains, a.Directory, a.Profile = "", true, "tenant", "server"
+	return a
+}
+
+func acmeAhead(t *testing.T, w acmeWorld) {
+	ctx := t.Context()
+	w.order(t, "acct", "of-an-order.example")
+	var made []acme.Authorization
+	for _, n := range []string{"a.example", "b.example", "c.example"} {
+		a := acmeAheadAuthz("acct", n)
+		must(t, w.CreateAuthorization(ctx, a, 3))
+		made = append(made, a)
+	}
+	got, err := w.Authorization(ctx, made[0].ID)
+	must(t, err)
+	if !reflect.DeepEqual(got, made[0]) {
+		t.Errorf("got %+v\nwant %+v", got, made[0])
+	}
+	list := func(account string, until time.Time, limit, want int) {
+		t.Helper()
+		as, err := w.PendingAuthorizations(ctx, account, until, limit)
+		must(t, err)
+		if len(as) != want {
+			t.Errorf("%d are pending; want %d", len(as), want)
+		}
+	}
+	wantErr(t, w.CreateAuthorization(ctx, acmeAheadAuthz("acct", "d.example"), 3), acme.ErrTooManyOpen)
+	must(t, w.CreateAuthorization(ctx, acmeAheadAuthz("other", "a.example"), 3))
+	list("acct", acmeNow, 10, 3)
+	list("acct", acmeNow, 2, 2)
+	list("acct", made[0].Expires, 10, 0)
+
+	// One that is proven, given up or over makes room.
+	w.validate(t, made[0])
+	must(t, w.CreateAuthorization(ctx, acmeAheadAuthz("acct", "d.example"), 3))
+	must(t, w.DeactivateAuthorization(ctx, made[1].ID, acmeNow, acmeClosed, acmeEntry()))
+	must(t, w.CreateAuthorization(ctx, acmeAheadAuthz("acct", "e.example"), 3))
+	late := acmeAheadAuthz("acct", "f.example")
+	wantErr(t, w.CreateAuthorization(ctx, late, 3), acme.ErrTooManyOpen)
+	late.CreatedAt = made[0].Expires
+	must(t, w.CreateAuthorization(ctx, late, 3))
+}
+
+// What holds for all names below a domain counts for whoever revokes.
+func acmeHoldsBelow(t *testing.T, w acmeWorld) {
+	ctx := t.Context()
+	a := acmeAheadAuthz("acct", "a.example")
+	must(t, w.CreateAuthorization(ctx, a, 3))
+	w.validate(t, a)
+	for name, want := range map[string]bool{
+		"a.example": true, "x.a.example": true, "*.a.example": true, "y.x.a.example": true, "example": false, "b.example": false, "xa.example": false,
+	} {
+		got, err := w.Holds(ctx, "acct", []ca.Identifier{{Type: ca.DNS, Value: name}}, acmeNow)
+		must(t, err)
+		if got != want {
+			t.Errorf("%s: %v; want %v", name, got, want)
+		}
+	}
+}
+
+// However many orders are invalid, a page of the list is full while there are others.
+func acmeListInvalid(t *testing.T, w acmeWorld) {
+	ctx := t.Context()
+	good := map[string]bool{}
+	for i := range 12 {
+		o, as := w.order(t, "acct", "a.example")
+		if i%4 != 3 {
+			must(t, w.DeactivateAuthorization(ctx, as[0].ID, acmeNow, acmeClosed, acmeEntry()))
+			continue
+		}
+		good[o.ID] = true
+	}
+	refs, err := w.ListOrders(ctx, "acct", "", 3)
+	must(t, err)
+	last := ""
+	for _, r := range refs {
+		if !good[r.ID] || r.ID <= last {
+			t.Errorf("listed %v", refs)
+		}
+		last = r.ID
+	}
+	if len(refs) != len(good) {
+		t.Errorf("%d listed; want %d", len(refs), len(good))
+	}
 }
