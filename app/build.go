@@ -210,7 +210,8 @@ func (a *app) buildACME(context.Context) error {
 		TermsOfService: string(c.TermsOfService), Website: string(c.Website), Binding: binding(c.ExternalAccountBinding),
 		OrderLifetime: c.OrderLifetime.Std(), AuthzLifetime: c.AuthorizationLifetime.Std(), MaxOpenOrders: c.MaxPendingOrders,
 		MaxReuse: a.ca.Policy().MaxReuse, ReuseAuthorizations: c.ReuseAuthorizations, ReuseOrders: c.ReuseOrders,
-		DefaultProfile:    a.ca.DefaultProfile(),
+		DefaultProfile: a.ca.DefaultProfile(), Profiles: map[string]string{},
+		PreAuthorization: c.PreAuthorization, Subdomains: c.SubdomainAuthorizations,
 		RenewalPoll:       c.RenewalPoll.Std(),
 		ValidationWorkers: c.Validation.Workers,
 		Limiter:           a.limiter, Budget: a.budget, OrderQuota: a.orderQuota(), Recorder: a.recorder,
@@ -218,6 +219,14 @@ func (a *app) buildACME(context.Context) error {
 	}
 	for _, t := range c.Challenges {
 		cfg.Challenges = append(cfg.Challenges, acme.ChallengeType(t))
+	}
+	for _, p := range c.Profiles {
+		cfg.Profiles[string(p.Name)] = p.Description
+	}
+	for _, p := range a.cfg.Profiles {
+		if !p.SubdomainAuthorizations {
+			cfg.NoSubdomains = append(cfg.NoSubdomains, string(p.Name))
+		}
 	}
 	for _, d := range c.CAAIdentities {
 		cfg.CAAIdentities = append(cfg.CAAIdentities, string(d))

@@ -119,6 +119,8 @@ func DefaultProfile(name Name) Profile {
 		OCSP:              true,
 		CRL:               true,
 		CAIssuers:         true,
+
+		SubdomainAuthorizations: true,
 	}
 }
 

@@ -567,6 +567,10 @@ type Profile struct {
 	// Whether the certificate says where its issuer's certificate is.
 	CAIssuers bool `yaml:"ca_issuers"`
 
+	// Whether its names may be proven by a domain above them, where
+	// acme.subdomain_authorizations allows that.
+	SubdomainAuthorizations bool `yaml:"subdomain_authorizations"`
+
 	// Whether requesters may choose notBefore and notAfter, within validity.
 	AllowRequestedValidity bool `yaml:"allow_requested_validity"`
 }
@@ -642,7 +646,23 @@ type ACME struct {
 	// account has open is that one, and no second.
 	ReuseOrders bool `yaml:"reuse_orders"`
 
-	// Unfinished orders that one account may have.
+	// The profiles that clients may choose from by name, and what the directory
+	// says of each. Whoever names none gets default_profile, which need not be
+	// here.
+	Profiles []ACMEProfile `yaml:"profiles"`
+
+	// Whether names may be proven ahead of any order (newAuthz, RFC 8555 §7.4.1).
+	// Few clients ask for it, and each pending authorization is a row that no
+	// order answers for. It needs reuse_authorizations.
+	PreAuthorization bool `yaml:"pre_authorization"`
+
+	// Whether one proof in the DNS for a domain may hold for all names below it
+	// (RFC 9444). Whoever may write one TXT record of a domain then has
+	// certificates for every host in it.
+	SubdomainAuthorizations bool `yaml:"subdomain_authorizations"`
+
+	// Unfinished orders that one account may have, and authorizations without
+	// an order that are not proven.
 	MaxPendingOrders int `yaml:"max_pending_orders" allow:"1..100000"`
 
 	// The challenges that clients may choose from. Names can be proven by all of
@@ -673,6 +693,15 @@ type DeviceAttestation struct {
 	// PEM: the roots above attestations of YubiKeys, in the format "step". Empty:
 	// none are taken.
 	StepRoots Path `yaml:"step_roots"`
+}
+
+// An ACMEProfile is a profile that clients may choose.
+type ACMEProfile struct {
+	// The name of one of the profiles.
+	Name Name `yaml:"name" required:"true" example:"tls-server"`
+
+	// What it is for, in a few words or as the URL of a page.
+	Description string `yaml:"description" required:"true" example:"90 days, for TLS servers"`
 }
 
 // Validation is how the ACME server goes out and looks.

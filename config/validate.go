@@ -81,6 +81,7 @@ func (c *Config) checkTogether() Errors {
 	c.checkStore(&r)
 	c.checkIssuers(&r)
 	c.checkProfiles(&r)
+	c.checkACMEProfiles(&r)
 	c.checkStatus(&r)
 	c.checkACME(&r)
 	c.checkRateLimit(&r)
@@ -221,6 +222,26 @@ func (c *Config) checkProfiles(r *report) {
 	}
 	if c.DefaultProfile != "" && !seen[c.DefaultProfile] {
 		r.add("default_profile", "there is no profile %s", quote(string(c.DefaultProfile)))
+	}
+}
+
+func (c *Config) checkACMEProfiles(r *report) {
+	if c.ACME.PreAuthorization && !c.ACME.ReuseAuthorizations {
+		r.add("acme.pre_authorization", "needs acme.reuse_authorizations: what is proven ahead of an order is of use only if orders rely on it")
+	}
+	seen := map[Name]bool{}
+	for i, p := range c.ACME.Profiles {
+		key := fmt.Sprintf("acme.profiles[%d].name", i)
+		if !slices.ContainsFunc(c.Profiles, func(have Profile) bool { return have.Name == p.Name }) {
+			r.add(key, "there is no profile %s", quote(string(p.Name)))
+		}
+		if seen[p.Name] {
+			r.add(key, "%s is given twice", quote(string(p.Name)))
+		}
+		seen[p.Name] = true
+		if !printable(p.Description) || len(p.Description) > 200 {
+			r.add(fmt.Sprintf("acme.profiles[%d].description", i), "want at most 200 octets of printable text")
+		}
 	}
 }
 
