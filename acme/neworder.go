@@ -48,7 +48,7 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkQuota(o); err != nil {
 		return err
 	}
-	by, err := s.ancestry(r.Context(), o, body.Identifiers)
+	by, err := s.ancestry(r.Context(), req.account, o, body.Identifiers)
 	if err != nil {
 		return err
 	}

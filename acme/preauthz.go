@@ -65,6 +65,9 @@ func (s *Server) authorizationAhead(ctx context.Context, account Account, body n
 	if _, wildcard := wildcardBase(id); wildcard {
 		return Authorization{}, aboutNameErr(RejectedIdentifier, "a wildcard is not authorized ahead of its order (RFC 8555 §7.4.1)", *shownIdentifier(id))
 	}
+	if err := s.inScope(account, ids); err != nil {
+		return Authorization{}, err
+	}
 	profile, err := s.profileFor(account, body.Profile)
 	if err != nil {
 		return Authorization{}, err
@@ -77,7 +80,7 @@ func (s *Server) authorizationAhead(ctx context.Context, account Account, body n
 	above := ""
 	if body.Identifier.Subdomains && id.Type == ca.DNS {
 		// Where it may not hold for what is below, it is one for the name alone (RFC 9444 §4.2).
-		ok, err := s.mayAuthorizeBelow(ctx, profile, id)
+		ok, err := s.mayAuthorizeBelow(ctx, account, profile, id)
 		if err != nil {
 			return Authorization{}, err
 		}

@@ -215,6 +215,21 @@ func TestWhereNoDomainProvesWhatIsBelow(t *testing.T) {
 	}
 }
 
+// Nobody proves a domain by which he could not order.
+func TestADomainOutOfScopeProvesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, ahead, below, func(c *acme.Config) { c.Scope.DNS = []string{"x.example.org"} })
+	c := w.client()
+	c.post(w.url("new-authz"), authzBody("example.org", "subdomainAuthAllowed")).problem(400, "rejectedIdentifier")
+	o := c.post(w.url("new-order"), ancestor("a.x.example.org", "example.org", "b.x.example.org", "x.example.org")).want(201)
+	for i, want := range []string{"a.x.example.org", "x.example.org"} {
+		a := c.get(o.strs("authorizations")[i])
+		if got := a.json["identifier"].(map[string]any)["value"]; got != want {
+			t.Errorf("authorization %d is for %v; want %s", i, got, want)
+		}
+	}
+}
+
 // A public suffix proves nothing below it (Baseline Requirements §1.6.1,
 // Authorization Domain Name); the names themselves can be proven.
 func TestAPublicSuffixProvesNothingBelowIt(t *testing.T) {

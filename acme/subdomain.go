@@ -56,7 +56,7 @@ type ancestry map[ca.Identifier]string
 // ancestry reads what the client says of the domains above its names. One that
 // may not be authorized for what is below it is passed over: the name is proven
 // itself (RFC 9444 §4.3).
-func (s *Server) ancestry(ctx context.Context, o Order, ids []orderIdentifier) (ancestry, error) {
+func (s *Server) ancestry(ctx context.Context, a Account, o Order, ids []orderIdentifier) (ancestry, error) {
 	if !s.subdomains(o.Profile) {
 		return nil, nil
 	}
@@ -74,7 +74,7 @@ func (s *Server) ancestry(ctx context.Context, o Order, ids []orderIdentifier) (
 		if id.Type != ca.DNS || !below(base, above.Value) && !(wildcard && base == above.Value) {
 			return nil, aboutNameErr(Malformed, "its ancestorDomain is not a domain above it", id)
 		}
-		switch ok, err := s.mayAuthorizeBelow(ctx, o.Profile, above); {
+		switch ok, err := s.mayAuthorizeBelow(ctx, a, o.Profile, above); {
 		case err != nil:
 			return nil, err
 		case ok:
@@ -85,12 +85,17 @@ func (s *Server) ancestry(ctx context.Context, o Order, ids []orderIdentifier) (
 }
 
 // mayAuthorizeBelow says whether one proof for a domain may hold for all below
-// it: it must be a name that might be certified itself, which no public suffix is.
-func (s *Server) mayAuthorizeBelow(ctx context.Context, profile string, id ca.Identifier) (bool, error) {
+// it: it must be a name that the
+// account might order itself, which no public suffix is.
+func (s *Server) mayAuthorizeBelow(ctx context.Context, a Account, profile string, id ca.Identifier) (bool, error) {
 	if !s.subdomains(profile) || !slices.ContainsFunc(s.cfg.Challenges, ChallengeType.provesBelow) {
 		return false, nil
 	}
-	err := s.ca.CheckIdentifiers(ctx, profile, []ca.Identifier{id})
+	ids := []ca.Identifier{id}
+	if s.inScope(a, ids) != nil {
+		return false, nil
+	}
+	err := s.ca.CheckIdentifiers(ctx, profile, ids)
 	if _, no := errors.AsType[*ca.Refusal](err); no {
 		return false, nil
 	}
