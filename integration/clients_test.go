@@ -3,6 +3,7 @@ package integration
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -30,13 +31,29 @@ func TestRealClientsOnPostgreSQL(t *testing.T) {
 	verifyAudit(t, s)
 }
 
+// TestWebServersGetTheirOwnCertificates has servers that are clients by
+// themselves get, serve and renew certificates, and staple their status.
+func TestWebServersGetTheirOwnCertificates(t *testing.T) {
+	t.Parallel()
+	dns := startDNS(t)
+	s := startQuickstart(t, quickstart{dns: dns})
+	runClients(t, s, dns, "acme-caddy", "acme-mod_md")
+	verifyAudit(t, s)
+}
+
 // runClients runs scripts one after another: they share the port of http-01.
 func runClients(t *testing.T, s *server, dns dnsMock, scripts ...string) {
 	t.Helper()
 	for _, name := range scripts {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "./interop/"+name+".sh")
-			cmd.Env = append(os.Environ(), "DNS_ADMIN_URL="+dns.admin, "TMPDIR="+t.TempDir())
+			tmp := t.TempDir()
+			for _, dir := range []string{tmp, filepath.Dir(tmp)} { // Apache goes on as another user
+				if err := os.Chmod(dir, 0o711); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd.Env = append(os.Environ(), "DNS_ADMIN_URL="+dns.admin, "TMPDIR="+tmp)
 			for k, v := range s.env {
 				cmd.Env = append(cmd.Env, k+"="+v)
 			}

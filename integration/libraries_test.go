@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -167,7 +168,7 @@ func TestTheGoProjectsClientDoesItsWholeJob(t *testing.T) {
 	}
 	account, err := c.Register(ctx, &acme.Account{Contact: []string{"mailto:a@example.com"}}, acme.AcceptTOS)
 	must("registering", err)
-	if _, err := c.Register(ctx, &acme.Account{}, acme.AcceptTOS); err != acme.ErrAccountAlreadyExists {
+	if _, err := c.Register(ctx, &acme.Account{}, acme.AcceptTOS); !errors.Is(err, acme.ErrAccountAlreadyExists) {
 		t.Errorf("registering again: %v", err)
 	}
 	found, err := c.GetReg(ctx, "")
