@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/secsy-pki/secsy-pki/gate"
 )
@@ -50,3 +51,7 @@ func (s *Server) PollIncidents(ctx context.Context) error {
 	_, err := s.pollIncidents(ctx)
 	return err
 }
+
+// CAAHolds is the last gate before a signature for an order whose oldest check
+// of CAA records was at that time.
+func (s *Server) CAAHolds(at time.Time) error { return s.caaHolds(Order{caaAt: at}) }

@@ -145,6 +145,13 @@ func (s *Server) issueWithin(ctx context.Context, o Order, d time.Duration) erro
 		return err
 	}
 	defer at.leave()
+	// CAA records are asked for anew beside the request, as all that waits for
+	// strangers' servers.
+	if known, err := s.caaKnown(ctx, &o); err != nil {
+		return err
+	} else if !known {
+		return s.park(ctx, o, at, s.now())
+	}
 	wait, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	done, err := s.issueInTurn(wait, o, at)
@@ -243,6 +250,9 @@ func (s *Server) issue(ctx context.Context, o Order, at *place) (err error) {
 			}
 		}
 	}()
+	if err := s.caaHolds(o); err != nil {
+		return err
+	}
 	_, err = s.ca.Issue(ctx, ca.Request{
 		Profile: o.Profile, CSR: o.CSR, Identifiers: o.Identifiers, NotBefore: o.NotBefore, NotAfter: o.NotAfter,
 		Requester: requester(ctx, actor(o.AccountID)), Renewal: o.Renewal,

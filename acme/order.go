@@ -48,6 +48,8 @@ type Order struct {
 
 	CertificateID string
 	Serial        ca.Serial
+
+	caaAt time.Time // of the oldest check of CAA records of its names; not stored
 }
 
 // At returns the order as it is at now: one that expired unfinished is invalid,

@@ -35,6 +35,7 @@ type Config struct {
 	Store     Store
 	CA        CA
 	Validator Validator
+	CAA       CAAChecker // nil: CAA records are not asked for
 
 	TermsOfService string // URL; if set, accounts must agree to it
 	Website        string

@@ -71,6 +71,7 @@ type Store interface {
 	Reuse
 	Renewals
 	Ahead
+	CAAChecks
 	// Sweep turns orders that expired to invalid, and deletes orders and
 	// authorizations whose time to be purged has come. It touches at most limit
 	// of each and reports how many it did touch. What accounts no longer owe of
@@ -261,6 +262,7 @@ type Validated struct {
 	AttestedKey string
 	Expires     time.Time // of the authorization, now that it is valid
 	PurgeAt     time.Time // of the authorization
+	CAAAt       time.Time // when CAA records allowed a certificate, zero if they were not asked for
 	Closing     Closing   // of the order, if it failed
 }
 

@@ -180,6 +180,11 @@ func (s *Server) takeOver(ctx context.Context, o Order) {
 		s.learn(err)
 		return
 	}
+	// Before the seat is taken: that is for signatures, and never waits for a
+	// stranger's name server. Orders that end anyhow need no answer.
+	if s.now().Before(o.Expires) && o.Deaths < maxDeaths && !s.renewCAA(ctx, &o) {
+		return
+	}
 	release, err := s.seat(ctx, o)
 	if err != nil {
 		sitOut(ctx, err) // it is still due
@@ -293,12 +298,13 @@ func (s *Server) validate(ctx context.Context, c claimed) error {
 			return err
 		}
 	}
+	begun := s.now()
 	rec, problem := s.look(ctx, a)
 	if ctx.Err() != nil {
 		s.giveBack(ctx, c)
 		return nil
 	}
-	return s.finishValidation(ctx, a, c.lease, rec, problem)
+	return s.finishValidation(ctx, a, c.lease, begun, rec, problem)
 }
 
 func (s *Server) renew(ctx context.Context, c claimed) (time.Time, error) {
@@ -325,19 +331,26 @@ func (s *Server) look(ctx context.Context, a Authorization) (rec ValidationRecor
 		s.log.ErrorContext(ctx, "reading account for validation", slog.String("account", a.AccountID), slog.Any("error", err))
 		return rec, &Problem{Type: ServerInternal, Detail: "the validation failed inside the server"}
 	}
-	return s.cfg.Validator.Validate(ctx, Validation{
+	rec, problem = s.cfg.Validator.Validate(ctx, Validation{
 		Type: a.Challenge, Identifier: a.Identifier, Wildcard: a.Wildcard || a.Subdomains, Token: a.Token,
 		KeyAuthorization: a.Token + "." + acct.Thumbprint,
 		AccountID:        a.AccountID, AccountURL: s.accountURL(a.AccountID), Answer: a.Answer,
 	})
+	if problem == nil {
+		rec.CAA, problem = s.checkCAA(ctx, a)
+	}
+	return rec, problem
 }
 
-func (s *Server) finishValidation(ctx context.Context, a Authorization, lease time.Time, rec ValidationRecord, problem *Problem) error {
+func (s *Server) finishValidation(ctx context.Context, a Authorization, lease, begun time.Time, rec ValidationRecord, problem *Problem) error {
 	now := s.now()
 	v := Validated{
 		AuthzID: a.ID, OrderID: a.OrderID, Lease: lease, At: now,
 		AttestedKey: rec.AttestedKey,
 		Expires:     now.Add(s.authzLife(now)), PurgeAt: now.Add(s.authzLife(now) + s.cfg.Retention + purgeSlack),
+	}
+	if rec.CAA != nil && problem == nil {
+		v.CAAAt = begun
 	}
 	outcome := "valid"
 	if problem != nil {

@@ -496,6 +496,7 @@ func TestAProfileThatCannotBeIssuedIsFoundAtStart(t *testing.T) {
 	o.Country, o.RootCRLURL, o.RootCertURL = "DE", "http://pki.example.org/root.crl", "http://pki.example.org/root.cer"
 	o.Config.Policy = config.PolicyPublic
 	o.Config.ACME.CAAIdentities = []config.Domain{"pki.example.org"}
+	o.Config.ACME.Validation.DNSSEC, o.Config.ACME.Validation.Resolver = config.DNSSECAD, "127.0.0.1:53"
 	o.Config.Listen.HTTP.ExternalURL, o.Config.Listen.HTTPS.ExternalURL = "http://pki.example.org", "https://pki.example.org"
 	if err := Init(t.Context(), o); err != nil {
 		t.Fatal(err)

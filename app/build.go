@@ -182,6 +182,7 @@ func (a *app) validator() (*challenge.Validator, error) {
 	c := a.cfg.ACME.Validation
 	v, err := challenge.New(challenge.Config{
 		Resolver: string(c.Resolver), HTTPPort: c.HTTP01Port, HTTPSPort: c.HTTPSPort, TLSPort: c.TLSALPN01Port,
+		RequireDNSSEC: c.DNSSEC == config.DNSSECAD, CAAIdentities: domains(a.cfg.ACME.CAAIdentities),
 		AllowPrivate: c.AllowPrivateAddresses, Allow: prefixes(c.Allow), Timeout: c.Timeout.Std(),
 		Logger: a.log.With("room", "challenge"), Registerer: a.registry,
 	})
@@ -228,13 +229,15 @@ func (a *app) buildACME(context.Context) error {
 			cfg.NoSubdomains = append(cfg.NoSubdomains, string(p.Name))
 		}
 	}
-	for _, d := range c.CAAIdentities {
-		cfg.CAAIdentities = append(cfg.CAAIdentities, string(d))
+	cfg.CAAIdentities = domains(c.CAAIdentities)
+	if a.cfg.ChecksCAA() {
+		cfg.CAA = network
 	}
 	if a.acme, err = acme.New(cfg); err != nil {
 		return fmt.Errorf("acme: %w", err)
 	}
 	a.services = append(a.services, service{name: "acme", run: a.acme.Run, last: a.acme.SaveNonces, err: make(chan error, 1)})
+	a.serve("resolver", func(ctx context.Context) error { a.tryResolver(ctx, network); return nil })
 	return nil
 }
 
@@ -248,6 +251,22 @@ func (a *app) takeNonces(ctx context.Context) error {
 		a.log.WarnContext(ctx, "clients have to get new nonces", "error", err)
 	}
 	return nil
+}
+
+// tryResolver says at once what else the first client would hear. It stops
+// nothing: the resolver may come up later than we do.
+func (a *app) tryResolver(ctx context.Context, v *challenge.Validator) {
+	if err := v.CheckResolver(ctx); err != nil && ctx.Err() == nil {
+		a.log.ErrorContext(ctx, "acme.validation.resolver can't be relied on; until it can, no name is validated", "error", err)
+	}
+}
+
+func domains(list []config.Domain) []string {
+	out := make([]string, 0, len(list))
+	for _, d := range list {
+		out = append(out, string(d))
+	}
+	return out
 }
 
 // chain is what is sent along with a certificate.

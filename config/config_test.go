@@ -300,11 +300,12 @@ profiles:
     key_usages: [keyAgreement]
 acme:
   authorization_lifetime: 201d
+  caa: off
   validation: {http01_port: 81, https_port: 8443, tls_alpn01_port: 444, allow_private_addresses: true, allow: [127.0.0.1]}
 `))
 	want := []string{
 		"profiles[0].validity", "profiles[0].extended_key_usages[1]", "profiles[0].key_algorithms[0]", "profiles[0].key_usages[0]",
-		"acme.caa_identities", "acme.authorization_lifetime", "acme.validation.http01_port", "acme.validation.https_port", "acme.validation.tls_alpn01_port",
+		"acme.caa_identities", "acme.authorization_lifetime", "acme.caa", "acme.validation.dnssec", "acme.validation.http01_port", "acme.validation.https_port", "acme.validation.tls_alpn01_port",
 		"acme.validation.allow_private_addresses", "acme.validation.allow",
 	}
 	got, ok := errors.AsType[Errors](err)
@@ -318,7 +319,42 @@ acme:
 	if !reflect.DeepEqual(keys, want) {
 		t.Errorf("got  %q\nwant %q", keys, want)
 	}
-	mustParse(t, "policy: public\nacme: {caa_identities: [ca.example.org]}\n")
+	cfg := mustParse(t, "policy: public\nacme: {caa_identities: [ca.example.org], validation: {dnssec: ad, resolver: \"127.0.0.1:53\"}}\n")
+	if !cfg.ChecksCAA() {
+		t.Error("CAA is not checked under policy public")
+	}
+}
+
+// TestCAAIsKeptToWhereItCanMeanThisCA: without a domain of ours in CAA records,
+// all that they can do is forbid.
+func TestCAAIsKeptToWhereItCanMeanThisCA(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"":                                       false,
+		"acme: {caa_identities: [ca.example]}\n": true,
+		"acme: {caa_identities: [ca.example], caa: off}\n": false,
+		"acme: {caa: on}\n": true,
+	} {
+		if got := mustParse(t, text).ChecksCAA(); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+func TestChallengesAndResolverGoTogether(t *testing.T) {
+	t.Parallel()
+	for text, key := range map[string]string{
+		"acme: {challenges: []}\n":                                         "acme.challenges",
+		"acme: {challenges: [http-01, http-01]}\n":                         "acme.challenges[1]",
+		"acme: {challenges: [tls-sni-01]}\n":                               "acme.challenges[0]",
+		"acme: {validation: {dnssec: ad}}\n":                               "acme.validation.resolver",
+		"acme: {validation: {dnssec: strict, resolver: \"127.0.0.1:53\"}}": "acme.validation.dnssec",
+	} {
+		_, err := Parse("c.yaml", []byte(text))
+		if got, ok := errors.AsType[Errors](err); !ok || len(got) != 1 || got[0].Key != key {
+			t.Errorf("%s: %v; want one about %s", text, err, key)
+		}
+	}
 }
 
 func TestServingNeedsMoreThanBeingValid(t *testing.T) {

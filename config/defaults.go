@@ -29,6 +29,13 @@ const (
 	// DeviceAttest01 is the challenge of acme.challenges that needs acme.device_attestation.
 	DeviceAttest01 = "device-attest-01"
 
+	CAAAuto = "auto"
+	CAAOn   = "on"
+	CAAOff  = "off"
+
+	DNSSECOff = "off"
+	DNSSECAD  = "ad"
+
 	NonceEcho   = "echo"
 	NonceIgnore = "ignore"
 )
@@ -82,6 +89,7 @@ func Default() *Config {
 			ReuseAuthorizations:   true,
 			ReuseOrders:           true,
 			MaxPendingOrders:      300,
+			CAA:                   CAAAuto,
 			Challenges:            []string{"http-01", "dns-01", "tls-alpn-01"},
 			RenewalPoll:           Duration(6 * time.Hour),
 
@@ -91,6 +99,7 @@ func Default() *Config {
 				HTTP01Port:    80,
 				HTTPSPort:     443,
 				TLSALPN01Port: 443,
+				DNSSEC:        DNSSECOff,
 				Timeout:       Duration(10 * time.Second),
 				Workers:       64,
 			},

@@ -625,9 +625,14 @@ type ACME struct {
 	// account without one. Accounts that are there already stay as they are.
 	ExternalAccountBinding string `yaml:"external_account_binding" allow:"off|optional|required"`
 
-	// The domains by which CAA records name this CA (RFC 8659). Empty: any
-	// CAA "issue" record forbids issuance here.
+	// The domains by which CAA records name this CA (RFC 8659). Empty: a record
+	// that names CAs never means this one.
 	CAAIdentities []Domain `yaml:"caa_identities"`
+
+	// Whether CAA records of names are asked for, and kept to, when control of a
+	// name is proven and again before a certificate is signed. "auto" does so if
+	// caa_identities is not empty. Under policy public it is always done.
+	CAA string `yaml:"caa" allow:"auto|on|off"`
 
 	// How long an order may stay unfinished.
 	OrderLifetime Duration `yaml:"order_lifetime" allow:"10m..90d"`
@@ -716,8 +721,14 @@ type Validation struct {
 	TLSALPN01Port int `yaml:"tls_alpn01_port" allow:"1..65535"`
 
 	// Host and port of the recursive resolver. Empty: the first of
-	// /etc/resolv.conf. Use one that validates DNSSEC, on a path you trust.
+	// /etc/resolv.conf. Use one that validates DNSSEC, on a path you trust. Under
+	// policy public it must be named.
 	Resolver HostPort `yaml:"resolver"`
+
+	// "ad" believes the resolver only while it proves, by the AD bit of an answer
+	// for the root, that it validates DNSSEC. It must be named then. Under policy
+	// public it is "ad".
+	DNSSEC string `yaml:"dnssec" allow:"off|ad"`
 
 	// Whether names may resolve to private addresses (RFC 1918, RFC 4193).
 	// Under policy public they may not.

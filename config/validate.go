@@ -281,6 +281,11 @@ func (c *Config) checkStatus(r *report) {
 	}
 }
 
+// ChecksCAA reports whether CAA records are kept to.
+func (c *Config) ChecksCAA() bool {
+	return c.Policy == PolicyPublic || c.ACME.CAA == CAAOn || c.ACME.CAA == CAAAuto && len(c.ACME.CAAIdentities) > 0
+}
+
 func (c *Config) checkACME(r *report) {
 	list := c.ACME.Challenges
 	if c.ACME.Enabled && len(list) == 0 {
@@ -297,6 +302,9 @@ func (c *Config) checkACME(r *report) {
 		r.add("acme.challenges", "device-attest-01 needs somebody whose word is taken: set apple_roots, tpm_roots or step_roots of acme.device_attestation")
 	case !offered && devices:
 		r.add("acme.device_attestation", "is of no use without device-attest-01 in acme.challenges")
+	}
+	if v := c.ACME.Validation; v.DNSSEC == DNSSECAD && v.Resolver == "" {
+		r.add("acme.validation.resolver", "needed by dnssec ad: name the resolver that validates")
 	}
 }
 
@@ -323,6 +331,14 @@ func (c *Config) checkPublic(r *report) {
 	}
 	if c.ACME.AuthorizationLifetime > publicReuse {
 		r.add("acme.authorization_lifetime", "%s is more than the %s of policy public", c.ACME.AuthorizationLifetime, publicReuse)
+	}
+	if c.ACME.Enabled && v.DNSSEC != DNSSECAD {
+		// Baseline Requirements §3.2.2.4 and §3.2.2.8, since 2026-03-15. Resolver is
+		// needed by it.
+		r.add("acme.validation.dnssec", "policy public needs ad, and a resolver that validates")
+	}
+	if c.ACME.CAA == CAAOff {
+		r.add("acme.caa", "under policy public CAA records are always kept to")
 	}
 	if c.ACME.Enabled && len(c.ACME.CAAIdentities) == 0 {
 		r.add("acme.caa_identities", "policy public needs the domain that CAA records name this CA by")

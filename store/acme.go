@@ -459,9 +459,9 @@ func (s *ACME) FinishValidation(ctx context.Context, v acme.Validated, e audit.E
 			proven = nil
 		}
 		err := move(ctx, tx, proven, `UPDATE acme_authzs SET status = $1, error = $2, validated_at = $3, expires = $4, purge_at = $5, lease_until = 0,
-				answer = NULL, key_hash = $6
-			WHERE id = $7 AND status = 'pending' AND lease_until = $8`,
-			string(status), problemJSON(v.Failed), micros(validated), micros(v.Expires), micros(v.PurgeAt), v.AttestedKey, v.AuthzID, micros(v.Lease))
+				answer = NULL, key_hash = $6, caa_at = $7
+			WHERE id = $8 AND status = 'pending' AND lease_until = $9`,
+			string(status), problemJSON(v.Failed), micros(validated), micros(v.Expires), micros(v.PurgeAt), v.AttestedKey, micros(v.CAAAt), v.AuthzID, micros(v.Lease))
 		if err != nil {
 			return err
 		}

@@ -30,6 +30,7 @@ func TestEngines(t *testing.T) {
 		{"acmedevices", storetest.ACMEDevices},
 		{"acmereuse", storetest.ACMEReuse},
 		{"renewals", storetest.Renewals},
+		{"acmecaa", storetest.ACMECAA},
 		{"status", storetest.Status},
 		{"admission", storetest.Admission},
 		{"acmenonces", storetest.ACMENonces},

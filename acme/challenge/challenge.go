@@ -243,7 +243,7 @@ func isHostname(s string) bool {
 func problem(t acme.ProblemType, err error, format string, args ...any) *acme.Problem {
 	status := http.StatusBadRequest
 	switch t {
-	case acme.Unauthorized:
+	case acme.Unauthorized, acme.CAA:
 		status = http.StatusForbidden
 	case acme.ServerInternal:
 		status = http.StatusInternalServerError

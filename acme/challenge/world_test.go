@@ -235,7 +235,7 @@ func wantProblem(t *testing.T, p *acme.Problem, typ acme.ProblemType, detail str
 		return
 	}
 	status := http.StatusBadRequest
-	if typ == acme.Unauthorized {
+	if typ == acme.Unauthorized || typ == acme.CAA {
 		status = http.StatusForbidden
 	}
 	if p.Type != typ || p.Status != status || !bytes.Contains([]byte(p.Detail), []byte(detail)) {

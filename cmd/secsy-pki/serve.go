@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -179,6 +180,7 @@ type initFlags struct {
 	passphraseFile, postgresFile    string
 	rootCRL, rootCert               string
 	keysURI, keyPrefix, pinEnv      string
+	resolver                        string
 	storeCertificates               bool
 }
 
@@ -242,6 +244,7 @@ the https listener alone. If anything fails, they are destroyed again.`,
 	f.StringVar(&in.policy, "policy", config.PolicyInternal, "rule `BOOK`: internal or public")
 	f.StringVar(&in.rootAlg, "root-key-algorithm", "ecdsa-p384", "`KIND` of the root's key: "+strings.Join(keyAlgorithms, ", "))
 	f.StringVar(&in.issuingAlg, "issuing-key-algorithm", "ecdsa-p256", "`KIND` of the issuing CA's key, likewise")
+	f.StringVar(&in.resolver, "resolver", "", "`HOST:PORT` of the resolver that validation asks; under policy public it must validate DNSSEC, and is 127.0.0.1:53 if not given")
 	f.Var(&in.rootValidity, "root-validity", "life of the root")
 	f.Var(&in.issuingValidity, "issuing-validity", "life of the issuing CA")
 	f.StringVar(&in.rootCRL, "root-crl-url", "", "`URL` of the root's own CRL, which you publish (required under policy public)")
@@ -255,7 +258,7 @@ the https listener alone. If anything fails, they are destroyed again.`,
 	f.StringVar(&in.keyPrefix, "key-prefix", "", "`TEXT` before the labels of the keys, where many CAs share a token")
 	f.BoolVar(&in.storeCertificates, "store-certificates", false, "store the certificates beside the keys on the token")
 	pinEnvFlag(cmd, &in.pinEnv)
-	noFileCompletion(cmd, "keys", "key-prefix", "organization", "country", "external-host", "listen-http", "listen-https", "listen-operator", "root-validity", "issuing-validity", "root-crl-url", "root-cert-url")
+	noFileCompletion(cmd, "keys", "key-prefix", "organization", "country", "external-host", "listen-http", "listen-https", "listen-operator", "resolver", "root-validity", "issuing-validity", "root-crl-url", "root-cert-url")
 	return cmd
 }
 
@@ -272,8 +275,11 @@ func (in *initFlags) config(cmd *cobra.Command) (*config.Config, error) {
 	cfg.Listen.HTTP.ExternalURL = externalURL("http", in.host, in.listenHTTP, "80")
 	cfg.Listen.HTTPS.ExternalURL = externalURL("https", in.host, in.listenHTTPS, "443")
 	cfg.RateLimit.Enabled = true
+	cfg.ACME.Validation.Resolver = config.HostPort(in.resolver)
 	if in.policy == config.PolicyPublic {
 		cfg.ACME.CAAIdentities = []config.Domain{config.Domain(in.host)}
+		cfg.ACME.Validation.DNSSEC = config.DNSSECAD
+		cfg.ACME.Validation.Resolver = config.HostPort(cmp.Or(in.resolver, "127.0.0.1:53"))
 	}
 	if in.keysURI != "" {
 		section, err := tokenOf(cmd, in.keysURI, in.pinEnv)
@@ -308,6 +314,9 @@ func (in *initFlags) check(cmd *cobra.Command) error {
 	}
 	if err := new(config.Host).UnmarshalText([]byte(in.host)); err != nil {
 		return usagef(cmd, "--external-host %q: %w", in.host, err)
+	}
+	if err := new(config.HostPort).UnmarshalText([]byte(in.resolver)); err != nil {
+		return usagef(cmd, "--resolver %q: %w", in.resolver, err)
 	}
 	if in.policy != config.PolicyInternal && in.policy != config.PolicyPublic {
 		return usagef(cmd, "--policy %q: want internal or public", in.policy)
