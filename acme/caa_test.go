@@ -351,3 +351,38 @@ func TestNothingIsSignedOnOldCAA(t *testing.T) {
 		t.Errorf("without CAA: %v", err)
 	}
 }
+
+// TestCAAOfWhatLiesBelowIsOfEachName: a domain's records say nothing of names
+// below it that have records of their own.
+func TestCAAOfWhatLiesBelowIsOfEachName(t *testing.T) {
+	t.Parallel()
+	w, caa := caaWorld(t, below)
+	c := w.client()
+	caa.say("example.com", forbidden)
+	r := c.post(w.url("new-order"), ancestor("a.example.com", "example.com", "b.example.com", "example.com")).want(201)
+	for _, a := range r.strs("authorizations") {
+		if got := c.prove(a, "dns-01").str("status"); got != "valid" {
+			t.Fatalf("authorization is %s", got)
+		}
+	}
+	if calls := caa.taken(); len(calls) > 0 {
+		t.Errorf("asked for a name that is not to be certified: %+v", calls)
+	}
+	u := r.location()
+	c.finalize(c.get(u), "a.example.com", "b.example.com").want(200)
+	c.await(u, "valid")
+	calls := caa.taken()
+	if len(calls) != 2 || calls[0].Method != acme.DNS01 || calls[1].Method != acme.DNS01 {
+		t.Errorf("asked %+v", calls)
+	}
+	caa.say("b.example.com", forbidden)
+	r = c.post(w.url("new-order"), ancestor("b.example.com", "example.com")).want(201)
+	u = r.location()
+	if r.str("status") != "ready" {
+		for _, a := range r.strs("authorizations") {
+			c.prove(a, "dns-01")
+		}
+	}
+	c.finalize(c.get(u), "b.example.com").want(200)
+	c.await(u, "invalid")
+}
