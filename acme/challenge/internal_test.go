@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"errors"
+	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -337,5 +338,58 @@ func TestAProofOfValidationWearsOff(t *testing.T) {
 	d.until, d.err = time.Time{}, nil
 	if err := d.check(gone, r); err == nil || d.err != nil || !d.until.IsZero() {
 		t.Errorf("who gave up decided for others: %v, %v", err, d.err)
+	}
+}
+
+// TestPrivateAddressesAreForTheInternalPolicy: what policy public refuses, an
+// internal CA may connect to, and by no other way than as what it is.
+func TestPrivateAddressesAreForTheInternalPolicy(t *testing.T) {
+	t.Parallel()
+	for _, addr := range []string{"10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "fd12:3456::1"} {
+		for private, v := range map[bool]*Validator{false: {}, true: {policy: policy{private: true}}} {
+			found, p := (&attempt{v: v}).addresses(t.Context(), addr)
+			if (p == nil) != private || private && (len(found) != 1 || found[0] != netip.MustParseAddr(addr)) {
+				t.Errorf("%s with private=%v: %v, %v", addr, private, found, p)
+			}
+		}
+	}
+}
+
+// TestTheLastGateIsAtTheDialer: what got past all that is before it is not dialed.
+func TestTheLastGateIsAtTheDialer(t *testing.T) {
+	t.Parallel()
+	v := &Validator{}
+	for _, addr := range []string{"127.0.0.1", "169.254.169.254", "10.0.0.1", "::1", "64:ff9b::7f00:1"} {
+		if conn, err := v.dial(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(addr), 80)); err == nil || conn != nil || !strings.Contains(err.Error(), "forbidden") {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+}
+
+// TestIPv4JoinsWhenIPv6IsSlow holds RFC 8305 with a first address that
+// swallows what is sent to it.
+func TestIPv4JoinsWhenIPv6IsSlow(t *testing.T) {
+	t.Parallel()
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := uint16(l.Addr().(*net.TCPAddr).Port)
+	// Nothing is sent to a discard-only prefix: there is a route to nowhere, or none.
+	all := policy{allow: []netip.Prefix{netip.MustParsePrefix("::/0"), netip.MustParsePrefix("0.0.0.0/0")}}
+	a := &attempt{v: &Validator{policy: all, cfg: Config{StepTimeout: 5 * time.Second}}}
+	start := time.Now()
+	conn, err := a.connect(t.Context(), []netip.Addr{netip.MustParseAddr("100::1"), netip.MustParseAddr("127.0.0.1")}, port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if len(a.rec.Addrs) != 2 {
+		t.Errorf("connected to %v", a.rec.Addrs)
 	}
 }
