@@ -202,14 +202,18 @@ func (s *Server) startChallenge(r *http.Request, req request, a Authorization, t
 		now := s.now()
 		lease := s.validations.lease(now)
 		err := s.beginChallenge(r.Context(), a.ID, t, req.payload, lease, now)
-		if err != nil && !isMoved(err) {
+		switch {
+		case isMoved(err):
+			if a, err = s.readAuthorization(r.Context(), a.ID); err != nil {
+				return a, err
+			}
+		case err != nil:
 			return a, err
-		}
-		if c := (claimed{a.ID, a.AccountID, lease}); err == nil && !s.validations.offer(c) {
-			s.giveBack(r.Context(), c)
-		}
-		if a, err = s.readAuthorization(r.Context(), a.ID); err != nil {
-			return a, err
+		default:
+			a.Challenge, a.Lease = t, lease // all that moved and is shown
+			if c := (claimed{a.ID, a.AccountID, lease}); !s.validations.offer(c) {
+				s.giveBack(r.Context(), c)
+			}
 		}
 	}
 	if a.Challenge != t && a.Status == AuthzPending {

@@ -30,6 +30,11 @@ func (l *listing) Read(ctx context.Context, fn func(ctx context.Context, tx stor
 	return l.Engine.Read(ctx, func(ctx context.Context, tx store.Tx) error { return fn(ctx, listed{tx, l}) })
 }
 
+func (l *listing) ReadRow(ctx context.Context, scan func(store.Row) error, q string, args ...any) error {
+	l.note(q)
+	return l.Engine.ReadRow(ctx, scan, q, args...)
+}
+
 func (l *listing) note(q string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +120,7 @@ func TestAnIssuanceTakesNoMoreStatementsThanCounted(t *testing.T) {
 		step("certificate", func() { c.get(valid.str("certificate")).want(200) })
 		after := counted.Stat()
 		got := fmt.Sprintf("%d statements, %d reads, %d writes", sum, after.Reads-before.Reads, after.Writes-before.Writes)
-		if want := "32 statements, 19 reads, 5 writes"; got != want {
+		if want := "31 statements, 18 reads, 5 writes"; got != want {
 			t.Errorf("an issuance took %s; want %s", got, want)
 		}
 		if steps["nonces"] != 0 {

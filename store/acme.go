@@ -55,7 +55,7 @@ func (s *ACME) write(ctx context.Context, doing string, fn func(ctx context.Cont
 
 // one reads one row, acme.ErrNotFound for none.
 func (s *ACME) one(ctx context.Context, doing string, scan func(Row) error, q string, args ...any) error {
-	err := s.db.Read(ctx, func(ctx context.Context, tx Tx) error { return scan(tx.QueryRow(ctx, q, args...)) })
+	err := s.db.ReadRow(ctx, scan, q, args...)
 	if errors.Is(err, ErrNoRows) {
 		return acme.ErrNotFound
 	}

@@ -204,10 +204,7 @@ func (c *CA) CertificateByID(ctx context.Context, id string) (ca.Certificate, er
 }
 
 func (c *CA) one(ctx context.Context, q string, args ...any) (r ca.Record, err error) {
-	err = c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
-		r, err = scanRecord(tx.QueryRow(ctx, q, args...))
-		return err
-	})
+	err = c.db.ReadRow(ctx, func(row Row) (err error) { r, err = scanRecord(row); return err }, q, args...)
 	if errors.Is(err, ErrNoRows) {
 		return ca.Record{}, ca.ErrNotFound
 	}
@@ -274,9 +271,8 @@ func whyNotRevoked(ctx context.Context, tx Tx, s ca.Serial) error {
 // KeyBlocked reports whether a SubjectPublicKeyInfo hash is on the blocklist.
 func (c *CA) KeyBlocked(ctx context.Context, spki [32]byte) (bool, error) {
 	var n int64
-	err := c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
-		return tx.QueryRow(ctx, `SELECT COUNT(*) FROM blocked_keys b WHERE b.spki_hash = $1`, hex.EncodeToString(spki[:])).Scan(&n)
-	})
+	err := c.db.ReadRow(ctx, func(r Row) error { return r.Scan(&n) },
+		`SELECT COUNT(*) FROM blocked_keys b WHERE b.spki_hash = $1`, hex.EncodeToString(spki[:]))
 	if err != nil {
 		return false, fmt.Errorf("looking for blocked key: %w", err)
 	}

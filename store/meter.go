@@ -7,7 +7,7 @@ import (
 
 // A Stat is a reading of what a database was asked.
 type Stat struct {
-	Reads      uint64 // functions that only read
+	Reads      uint64 // functions that only read, and single queries
 	Writes     uint64 // functions whose writing was kept
 	Commits    uint64 // transactions that they were kept in; several may share one, and each waits for the disk
 	Statements uint64 // of both kinds, background work included
@@ -39,6 +39,13 @@ func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx Tx) err
 func (db *DB) Read(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error {
 	db.meter.reads.Add(1)
 	return db.Engine.Read(ctx, func(ctx context.Context, tx Tx) error { return fn(ctx, metered{tx, &db.meter}) })
+}
+
+// ReadRow is the engine's, counted.
+func (db *DB) ReadRow(ctx context.Context, scan func(Row) error, q string, args ...any) error {
+	db.meter.reads.Add(1)
+	db.meter.statements.Add(1)
+	return db.Engine.ReadRow(ctx, scan, q, args...)
 }
 
 type metered struct {

@@ -47,6 +47,9 @@ type Engine interface {
 	Write(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error
 	// Read runs fn against committed data, seeing every Write that returned before.
 	Read(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error
+	// ReadRow is Read for one query of one row, without the transaction around
+	// it. scan may be run more than once.
+	ReadRow(ctx context.Context, scan func(Row) error, q string, args ...any) error
 	// Ping says whether the database answers.
 	Ping(ctx context.Context) error
 	Close() error

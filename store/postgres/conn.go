@@ -4,12 +4,19 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/secsy-pki/secsy-pki/store"
 )
 
-// A conn is the store.Conn of a transaction.
-type conn struct{ tx pgx.Tx }
+// A runner runs statements: a transaction, or the pool, each in one of its own.
+type runner interface {
+	Exec(ctx context.Context, q string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, q string, args ...any) (pgx.Rows, error)
+}
+
+// A conn is the store.Conn of a runner.
+type conn struct{ tx runner }
 
 func (c conn) Exec(ctx context.Context, q string, args []any) (int64, error) {
 	tag, err := c.tx.Exec(ctx, q, args...)

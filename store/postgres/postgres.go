@@ -203,6 +203,31 @@ func (e *Engine) Read(ctx context.Context, fn func(ctx context.Context, tx store
 	return tx.Finish(err)
 }
 
+// ReadRow implements store.Engine: one statement is a transaction of its own,
+// and takes one message each way. It is run again on a connection that is alive.
+func (e *Engine) ReadRow(ctx context.Context, scan func(store.Row) error, q string, args ...any) error {
+	ctx, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer e.calls.Done()
+	for n := range attempts {
+		var failed error
+		if failed, err = e.readRow(ctx, scan, q, args); failed == nil || !e.lost(ctx, failed) || !pause(ctx, n) {
+			break
+		}
+	}
+	return err
+}
+
+func (e *Engine) readRow(ctx context.Context, scan func(store.Row) error, q string, args []any) (failed, err error) {
+	tx := store.NewSession(conn{e.pool})
+	defer func() { _ = tx.Finish(nil) }() // for a panic; harmless twice
+	err = scan(tx.QueryRow(ctx, q, args...))
+	failed = tx.Err()
+	return failed, e.secret.clean(tx.Finish(err))
+}
+
 // beginRead gets over connections that died in the pool. What comes later is
 // not run again, for fn may have collected rows.
 func (e *Engine) beginRead(ctx context.Context) (pt pgx.Tx, err error) {

@@ -194,6 +194,18 @@ func (e *Engine) Read(ctx context.Context, fn func(ctx context.Context, tx store
 	return tx.Finish(fn(ctx, tx))
 }
 
+// ReadRow implements store.Engine: one statement is a transaction of its own.
+func (e *Engine) ReadRow(ctx context.Context, scan func(store.Row) error, q string, args ...any) error {
+	ctx, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer e.calls.Done()
+	tx := store.NewSession(conn{e.readers, e.params})
+	defer func() { _ = tx.Finish(nil) }() // for a panic; harmless twice
+	return tx.Finish(scan(tx.QueryRow(ctx, q, args...)))
+}
+
 // Ping implements store.Engine.
 func (e *Engine) Ping(ctx context.Context) error {
 	return e.Read(ctx, func(ctx context.Context, tx store.Tx) error {

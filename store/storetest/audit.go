@@ -431,6 +431,10 @@ func (i inside) Read(ctx context.Context, fn func(ctx context.Context, tx store.
 	return fn(ctx, i.tx)
 }
 
+func (i inside) ReadRow(ctx context.Context, scan func(store.Row) error, q string, args ...any) error {
+	return scan(i.tx.QueryRow(ctx, q, args...))
+}
+
 func (inside) Ping(context.Context) error { return nil }
 func (inside) Close() error               { return nil }
 

@@ -31,6 +31,7 @@ func Engine(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"ContextCarriesTheCallersValues", contextCarriesValues},
 		{"TransactionInsideOfAnotherIsRefused", nestedIsRefused},
 		{"OneQueryIsOpenAtATime", oneQueryAtATime},
+		{"OneRowIsReadByItself", oneRow},
 		{"RowsLeftOpenAreClosed", rowsLeftOpenAreClosed},
 		{"TxIsOverWhenItsFunctionReturned", txIsOver},
 		{"UniqueAndNoRowsAreTold", uniqueAndNoRowsAreTold},
@@ -251,10 +252,52 @@ func nestedIsRefused(t *testing.T, db *store.DB) {
 		if err := db.Read(ctx, inner); !errors.Is(err, store.ErrNested) {
 			t.Errorf("Read inside: got %v, want ErrNested", err)
 		}
+		if err := db.ReadRow(ctx, func(store.Row) error { return nil }, `SELECT 1`); !errors.Is(err, store.ErrNested) {
+			t.Errorf("ReadRow inside: got %v, want ErrNested", err)
+		}
 		return nil
 	}
 	if err := errors.Join(db.Write(t.Context(), outer), db.Read(t.Context(), outer)); err != nil {
 		t.Error(err)
+	}
+}
+
+// A single query sees what was written before it, says when there is no row,
+// and gives its connection back whatever its function does.
+func oneRow(t *testing.T, db *store.DB) {
+	var n int64
+	scan := func(r store.Row) error { return r.Scan(&n) }
+	read := func() error { return db.ReadRow(t.Context(), scan, `SELECT n FROM laws WHERE id = $1`, "a") }
+	if err := read(); !errors.Is(err, store.ErrNoRows) {
+		t.Errorf("no row: %v", err)
+	}
+	change(t, db, `INSERT INTO laws (id, n) VALUES ('a', 1), ('b', 2)`)
+	for range 100 { // more than there are connections
+		if err := db.ReadRow(t.Context(), func(store.Row) error { return nil }, `SELECT n FROM laws`); err != nil {
+			t.Fatal(err)
+		}
+		func() {
+			defer func() { _ = recover() }()
+			_ = db.ReadRow(t.Context(), func(store.Row) error { panic("at the row") }, `SELECT n FROM laws`)
+		}()
+		if err := read(); err != nil || n != 1 {
+			t.Fatalf("n is %d: %v", n, err)
+		}
+	}
+	change(t, db, `DELETE FROM laws WHERE id = 'b'`) // n is unique
+	for i := range int64(50) {
+		change(t, db, `UPDATE laws SET n = n + 1 WHERE id = 'a'`)
+		if err := read(); err != nil || n != i+2 {
+			t.Fatalf("n is %d after %d writes: %v", n, i+1, err)
+		}
+	}
+	if err := db.ReadRow(t.Context(), scan, `SELECT n FROM nowhere`); err == nil {
+		t.Error("a table that is not there was read")
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := db.ReadRow(gone, scan, `SELECT n FROM laws`); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
 	}
 }
 
