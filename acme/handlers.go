@@ -58,6 +58,7 @@ func (s *Server) endpoints() []endpoint {
 		post("authorization", "/authz/{id}", s.authorization),
 		post("challenge", "/challenge/{id}/{type}", s.challenge),
 		post("certificate", "/cert/{id}", s.certificate),
+		post("certificate", "/cert/{id}/{chain}", s.certificate),
 	}
 	if s.cfg.PreAuthorization {
 		out = append(out, post("newAuthz", "/new-authz", s.newAuthz))

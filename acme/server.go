@@ -42,6 +42,9 @@ type Config struct {
 	CAAIdentities  []string
 	Profiles       map[string]string // what clients may choose by name, with a description or its URL
 	DefaultProfile string            // the authority's own default if empty
+	// PreferredChains names, for a profile, the root whose chain is sent first, by
+	// its common name. Without it, it is the issuer's own.
+	PreferredChains map[string]string
 	Challenges     []ChallengeType   // offered, in this order; default DefaultChallenges
 	Binding        BindingMode       // of new accounts to external ones
 	Scope          Scope             // what all accounts here may order

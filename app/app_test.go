@@ -438,6 +438,15 @@ func TestMistakesOfAnOperatorAreOneLineThatNamesThem(t *testing.T) {
 		"strange chain": {func(t *testing.T, dir string) {
 			edit(t, dir, "root: root.pem", "chain: [issuing.pem]")
 		}, []string{"issuers[0] (issuing)", "chain[0]", issuingFile, "didn't sign"}},
+		"root in an alternate chain": {func(t *testing.T, dir string) {
+			edit(t, dir, "root: root.pem", "alternate_chains: [root.pem]")
+		}, []string{"issuers[0] (issuing)", "alternate_chains[0]", rootFile, "not one of the issuer's name and key"}},
+		"the same chain again": {func(t *testing.T, dir string) {
+			edit(t, dir, "root: root.pem", "alternate_chains: [issuing.pem]")
+		}, []string{"issuers[0] (issuing)", "alternate_chains[0]", issuingFile, "has this chain already"}},
+		"no such root": {func(t *testing.T, dir string) {
+			edit(t, dir, "\nkeys:", "\nprofiles: [{name: a, preferred_chain: Other Root}]\nkeys:")
+		}, []string{"profiles[0].preferred_chain", "Other Root", "they lead to"}},
 		"no key": {func(t *testing.T, dir string) {
 			if err := os.Remove(filepath.Join(dir, keysFolder, issuingLabel+".pem")); err != nil {
 				t.Fatal(err)

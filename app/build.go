@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -51,15 +52,16 @@ type rooms struct {
 	listenerKeys KeyStore
 	pool         *pkcs11pool.Pool // what keys are on; nil: files
 
-	issuers  []*ca.Issuer
-	ca       *ca.Authority
-	ocsp     *ocsp.Server // nil: off
-	crl      *crl.Server
-	acme     *acme.Server // nil: off
-	admin    *admin.Server
-	selfCert *selfCert              // nil: files, or no https
-	https    *front.FileCertificate // nil: selfCert, or no https
-	front    *front.Front
+	issuers   []*ca.Issuer
+	preferred map[string]string // roots whose chains profiles prefer
+	ca        *ca.Authority
+	ocsp      *ocsp.Server // nil: off
+	crl       *crl.Server
+	acme      *acme.Server // nil: off
+	admin     *admin.Server
+	selfCert  *selfCert              // nil: files, or no https
+	https     *front.FileCertificate // nil: selfCert, or no https
+	front     *front.Front
 	admission
 }
 
@@ -212,6 +214,7 @@ func (a *app) buildACME(context.Context) error {
 		OrderLifetime: c.OrderLifetime.Std(), AuthzLifetime: c.AuthorizationLifetime.Std(), MaxOpenOrders: c.MaxPendingOrders,
 		MaxReuse: a.ca.Policy().MaxReuse, ReuseAuthorizations: c.ReuseAuthorizations, ReuseOrders: c.ReuseOrders,
 		DefaultProfile: a.ca.DefaultProfile(), Profiles: map[string]string{},
+		PreferredChains:  a.preferred,
 		PreAuthorization: c.PreAuthorization, Subdomains: c.SubdomainAuthorizations,
 		RenewalPoll:       c.RenewalPoll.Std(),
 		ValidationWorkers: c.Validation.Workers,
@@ -267,6 +270,30 @@ func domains(list []config.Domain) []string {
 		out = append(out, string(d))
 	}
 	return out
+}
+
+// preferredChains are the roots that profiles prefer, each of which an issuer must lead to.
+func (a *app) preferredChains() (map[string]string, error) {
+	out := map[string]string{}
+	for i, p := range a.cfg.Profiles {
+		if p.PreferredChain == "" {
+			continue
+		}
+		var roots []string
+		for _, is := range a.issuers {
+			if len(p.Issuers) > 0 && !slices.Contains(p.Issuers, config.Name(is.Name)) {
+				continue
+			}
+			for _, c := range is.Chains() {
+				roots = append(roots, c[len(c)-1].Issuer.CommonName)
+			}
+		}
+		if !slices.Contains(roots, p.PreferredChain) {
+			return nil, fmt.Errorf("profiles[%d].preferred_chain: no chain of its issuers leads to %q; they lead to %q", i, p.PreferredChain, roots)
+		}
+		out[string(p.Name)] = p.PreferredChain
+	}
+	return out, nil
 }
 
 // chain is what is sent along with a certificate.

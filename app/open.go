@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,6 +91,11 @@ func (a *app) openIssuers(ctx context.Context) error {
 	if len(errs) == 0 && !usable {
 		return errors.Join(outside...)
 	}
+	if len(errs) == 0 {
+		var err error
+		a.preferred, err = a.preferredChains()
+		errs = append(errs, err)
+	}
 	for _, err := range outside {
 		a.log.WarnContext(ctx, "an active issuer can't issue", "error", err)
 	}
@@ -118,6 +124,10 @@ func (a *app) openIssuer(ctx context.Context, c config.Issuer) (*ca.Issuer, erro
 	if err != nil {
 		return nil, err
 	}
+	alternates, err := readAlternates(cert, chain, paths(c.AlternateChains))
+	if err != nil {
+		return nil, err
+	}
 	key, err := a.openIssuerKey(ctx, string(c.Key), cert.PublicKey)
 	if err != nil {
 		return nil, fmt.Errorf("opening key %s: %w", c.Key, err)
@@ -125,7 +135,7 @@ func (a *app) openIssuer(ctx context.Context, c config.Issuer) (*ca.Issuer, erro
 	if pub, ok := cert.PublicKey.(interface{ Equal(x crypto.PublicKey) bool }); !ok || !pub.Equal(key.Public()) {
 		return nil, fmt.Errorf("key %s is not the key of %s", c.Key, c.Certificate)
 	}
-	is := &ca.Issuer{ID: ca.IDOf(cert), Name: string(c.Name), Cert: cert, Chain: chain, Key: key, Active: c.Active}
+	is := &ca.Issuer{ID: ca.IDOf(cert), Name: string(c.Name), Cert: cert, Chain: chain, Alternates: alternates, Key: key, Active: c.Active}
 	if base := strings.TrimSuffix(string(a.cfg.Listen.HTTP.ExternalURL), "/"); base != "" {
 		if a.cfg.OCSP.Enabled {
 			is.OCSPURL = base + ocspPath
@@ -156,28 +166,77 @@ func readChain(cert *x509.Certificate, files []string) ([]*x509.Certificate, err
 	return chain, nil
 }
 
+// maxChain is how many certificates one chain may have: some clients take no more.
+const maxChain = 4
+
+// readAlternates reads further chains of the issuer, each from a certificate of
+// its name and key on.
+func readAlternates(cert *x509.Certificate, chain []*x509.Certificate, files []string) ([][]*x509.Certificate, error) {
+	all := [][]*x509.Certificate{append([]*x509.Certificate{cert}, chain...)}
+	for i, file := range files {
+		bad := func(format string, args ...any) error {
+			return fmt.Errorf("alternate_chains[%d]: %s: %s", i, file, fmt.Sprintf(format, args...))
+		}
+		list, err := readCertificates(file)
+		if err != nil {
+			return nil, fmt.Errorf("alternate_chains[%d]: %w", i, err)
+		}
+		if len(list) > maxChain {
+			return nil, bad("has %d certificates; at most %d", len(list), maxChain)
+		}
+		if ca.IDOf(list[0]) != ca.IDOf(cert) {
+			return nil, bad("the first certificate is not one of the issuer's name and key")
+		}
+		for j, c := range list {
+			if bytes.Equal(c.RawSubject, c.RawIssuer) {
+				return nil, bad("certificate %d is a root: leave it out, clients have it or don't trust it", j+1)
+			}
+			if j > 0 && list[j-1].CheckSignatureFrom(c) != nil {
+				return nil, bad("certificate %d didn't sign the one before it: want the certificates above the issuer, nearest first", j+1)
+			}
+		}
+		same := func(have []*x509.Certificate) bool { return slices.EqualFunc(have, list, (*x509.Certificate).Equal) }
+		if slices.ContainsFunc(all, same) {
+			return nil, bad("the issuer has this chain already")
+		}
+		all = append(all, list)
+	}
+	return all[1:], nil
+}
+
 // readCertificate reads a PEM file of one certificate.
 func readCertificate(path string) (*x509.Certificate, error) {
+	list, err := readCertificates(path)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) > 1 {
+		return nil, fmt.Errorf("reading certificate %s: more than one in it: want each in a file of its own", path)
+	}
+	return list[0], nil
+}
+
+// readCertificates reads a PEM file of one certificate or more.
+func readCertificates(path string) ([]*x509.Certificate, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading certificate: %w", err)
 	}
-	var found *x509.Certificate
+	var list []*x509.Certificate
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
-		if found != nil {
-			return nil, fmt.Errorf("reading certificate %s: more than one in it: want each in a file of its own", path)
-		}
-		if found, err = x509.ParseCertificate(block.Bytes); err != nil {
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
 			return nil, fmt.Errorf("reading certificate %s: %w", path, err)
 		}
+		list = append(list, cert)
 	}
-	if found == nil {
+	if len(list) == 0 {
 		return nil, fmt.Errorf("reading certificate %s: no CERTIFICATE block in PEM", path)
 	}
-	return found, nil
+	return list, nil
 }
 
 func issuerID(cert *x509.Certificate) string { return string(ca.IDOf(cert)) }

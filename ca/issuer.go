@@ -11,16 +11,26 @@ import (
 // An Issuer is a CA certificate with its key and the addresses that go into
 // what it signs. It does not change after start.
 type Issuer struct {
-	ID     IssuerID
-	Name   string // the operator's name for it
-	Cert   *x509.Certificate
-	Chain  []*x509.Certificate // the certificates above Cert that are sent along, root left out
-	Key    keys.Key
-	Active bool // new certificates are issued from it; otherwise only status is signed
+	ID    IssuerID
+	Name  string // the operator's name for it
+	Cert  *x509.Certificate
+	Chain []*x509.Certificate // the certificates above Cert that are sent along, root left out
+	// Alternates are further chains, each from a certificate of the issuer's name
+	// and key on, root left out, for clients who trust another root.
+	Alternates [][]*x509.Certificate
+	Key        keys.Key
+	Active     bool // new certificates are issued from it; otherwise only status is signed
 
 	OCSPURL string // http://…/ocsp
 	CRLURL  string // http://…/crl/ID.crl
 	CertURL string // http://…/aia/ID.cer
+}
+
+// Chains lists all chains, the issuer's certificate first in each: its own one
+// before the alternates.
+func (i *Issuer) Chains() [][]*x509.Certificate {
+	own := append([]*x509.Certificate{i.Cert}, i.Chain...)
+	return append([][]*x509.Certificate{own}, i.Alternates...)
 }
 
 // IDOf computes the IssuerID of a CA certificate.

@@ -497,6 +497,11 @@ type Issuer struct {
 	// first, the root left out.
 	Chain []Path `yaml:"chain"`
 
+	// PEM files of further chains, to other roots, that clients may choose: each
+	// file has a certificate of this issuer's name and key, its own or one by
+	// another CA, then those above it, nearest first, the root left out.
+	AlternateChains []Path `yaml:"alternate_chains"`
+
 	// PEM file: the root that clients must trust, for display only.
 	Root Path `yaml:"root" example:"root.pem"`
 
@@ -566,6 +571,10 @@ type Profile struct {
 
 	// Whether the certificate says where its issuer's certificate is.
 	CAIssuers bool `yaml:"ca_issuers"`
+
+	// The common name of the root whose chain ACME clients are sent first, of
+	// those that the issuers have. Empty: the issuer's own chain.
+	PreferredChain string `yaml:"preferred_chain"`
 
 	// Whether its names may be proven by a domain above them, where
 	// acme.subdomain_authorizations allows that.
