@@ -8,7 +8,7 @@ PKGS = $(shell $(GO) list ./... | grep -v /integration)
 # A number of executions, not a length of time: the same work on every machine.
 FUZZTIME ?= 3000x
 
-.PHONY: run build test check lint race fuzz vuln tidy integration bench bench-store bench-admission bench-fairness bench-hsm bench-acme soak deps clean help
+.PHONY: run build test check lint race fuzz vuln tidy integration bench bench-store bench-admission bench-fairness bench-hsm bench-acme soak chaos deps clean help
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -44,6 +44,10 @@ race: ## unit tests with the race detector, walls included
 SOAK ?= 100000
 soak: ## 100 000 signatures by a token that fails at random (SOAK=n: others), and what has grown then
 	SOAK=$(SOAK) $(GO) test -race -count=1 -v -timeout 60m -run '^TestNothingGrowsUnderFaults$$' ./pkcs11pool
+
+CHAOS ?= 100
+chaos: build ## storms of finalizes, device faults and 100 kills (CHAOS=n: others), about 5 minutes
+	CHAOS=$(CHAOS) $(GO) test -count=1 -v -timeout 60m -run '^TestStormsKillsAndFaultsLoseNothing$$' ./integration
 
 fuzz: ## every fuzz target for FUZZTIME: executions (3000x) or time (60s)
 	@scripts/fuzz $(FUZZTIME)

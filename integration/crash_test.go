@@ -64,6 +64,7 @@ type crashRun struct {
 	s       *server // the quickstart that made the data
 	bin     string
 	signLog string
+	environ []string // of the server
 	server  *process
 	client  *acme.Client
 	mu      sync.Mutex
@@ -81,16 +82,7 @@ type crashOrder struct {
 func newCrashRun(t *testing.T) *crashRun {
 	t.Helper()
 	c := &crashRun{t: t, open: map[string]*crashOrder{}}
-	dir := t.TempDir()
-	c.bin = filepath.Join(dir, "crashserver")
-	if out, err := exec.Command("go", "build", "-o", c.bin, "./crashserver").CombinedOutput(); err != nil {
-		t.Fatalf("building crashserver: %v\n%s", err, out)
-	}
-	c.signLog = filepath.Join(dir, "signlog")
-	c.s = startQuickstart(t, quickstart{dns: startDNS(t)})
-	c.s.stop()
-	// All of its clients have one address, and ask as fast as they can.
-	setSection(t, configOf(c.s.dir), "rate_limit:", "  overrides: [{source: 127.0.0.0/8, exempt: true}]\n  global: {rate: 0}\n  per_account: {rate: 0}\n")
+	c.prepare()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -107,6 +99,21 @@ func newCrashRun(t *testing.T) *crashRun {
 	}
 	c.server.stop()
 	return c
+}
+
+// prepare builds the crashserver, and makes the data that it serves.
+func (c *crashRun) prepare() {
+	c.t.Helper()
+	dir := c.t.TempDir()
+	c.bin = filepath.Join(dir, "crashserver")
+	if out, err := exec.Command("go", "build", "-o", c.bin, "./crashserver").CombinedOutput(); err != nil {
+		c.t.Fatalf("building crashserver: %v\n%s", err, out)
+	}
+	c.signLog = filepath.Join(dir, "signlog")
+	c.s = startQuickstart(c.t, quickstart{dns: startDNS(c.t)})
+	c.s.stop()
+	// All of its clients have one address, and ask as fast as they can.
+	setSection(c.t, configOf(c.s.dir), "rate_limit:", unlimited)
 }
 
 // retryNonces tries again at once what a nonce of the life before spoiled;
@@ -140,6 +147,7 @@ func serveChallenges(t *testing.T, port int, client *acme.Client) {
 func (c *crashRun) startServer(point string, nth int) {
 	c.t.Helper()
 	cmd := exec.Command(c.bin, filepath.Join(c.s.dir, "config.yaml"), point, strconv.Itoa(nth), c.signLog)
+	cmd.Env = append(os.Environ(), c.environ...)
 	c.server = start(c.t, "crashserver", cmd)
 	c.s.process = c.server
 	c.s.waitReadyOrDead(c.t)

@@ -8,6 +8,9 @@
 // POINT is where (see the points below), NTH which time that it is passed, 0 for
 // never. Each signature of a certificate is noted in SIGNLOG, by its digest,
 // once before it is made ("try") and once after ("made").
+//
+// CRASH_FAULTS is how many of a hundred signatures fail or are late, in the ways
+// in which devices do; none if it is not set.
 package main
 
 import (
@@ -16,6 +19,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"runtime"
@@ -24,6 +28,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/secsy-pki/secsy-pki/app"
 	"github.com/secsy-pki/secsy-pki/config"
@@ -69,6 +74,11 @@ func run(args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	b := &bomb{point: args[1], nth: nth}
+	if f := os.Getenv("CRASH_FAULTS"); f != "" {
+		if b.faults, err = strconv.Atoi(f); err != nil {
+			return fmt.Errorf("reading CRASH_FAULTS: %w", err)
+		}
+	}
 	return app.Run(ctx, app.Options{
 		Config: cfg, ConfigPath: args[0], Version: "crash", Stdout: os.Stdout, Stderr: os.Stderr,
 		Wrap: app.Wrap{
@@ -83,6 +93,32 @@ type bomb struct {
 	point  string
 	nth    int64
 	passed atomic.Int64
+	faults int
+}
+
+var errDevice = errors.New("CKR_DEVICE_ERROR")
+
+// fault is what goes wrong with a signature, if anything does.
+func (b *bomb) fault() (f fault) {
+	if rand.IntN(100) >= b.faults {
+		return f
+	}
+	switch rand.IntN(4) {
+	case 0:
+		f.before = keys.ErrBusy // not called
+	case 1:
+		f.before = errDevice // not signed, but who knows
+	case 2:
+		f.after = errDevice // signed, and not returned
+	default:
+		f.late = 500 * time.Millisecond
+	}
+	return f
+}
+
+type fault struct {
+	before, after error
+	late          time.Duration
 }
 
 func (b *bomb) pass(point string) {
@@ -177,12 +213,20 @@ func (k *key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) (
 	if !forCertificate() {
 		return k.Key.Sign(ctx, digest, opts)
 	}
+	f := k.bomb.fault()
+	if f.before != nil {
+		return nil, f.before
+	}
+	time.Sleep(f.late)
 	k.bomb.pass(beforeSign)
 	k.note("try", digest)
 	sig, err := k.Key.Sign(ctx, digest, opts)
 	if err == nil {
 		k.note("made", digest)
 		k.bomb.pass(afterSign)
+	}
+	if err == nil && f.after != nil {
+		return nil, f.after
 	}
 	return sig, err
 }
