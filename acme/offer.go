@@ -1,6 +1,7 @@
 package acme
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/secsy-pki/secsy-pki/ca"
@@ -12,7 +13,24 @@ import (
 var DefaultChallenges = []ChallengeType{HTTP01, DNS01, TLSALPN01}
 
 // knownChallenges are those that a Server can offer.
-var knownChallenges = []ChallengeType{HTTP01, DNS01, TLSALPN01, DeviceAttest01}
+var knownChallenges = []ChallengeType{HTTP01, DNS01, TLSALPN01, DNSAccount01, DNSPersist01, DeviceAttest01}
+
+// maxIssuerDomains is how many domains a challenge of dns-persist-01 may name
+// (draft-ietf-acme-dns-persist-01 §3.1).
+const maxIssuerDomains = 10
+
+// checkChallenges says what is wrong with the challenges that are to be offered.
+func (c *Config) checkChallenges() error {
+	for _, t := range c.Challenges {
+		if !slices.Contains(knownChallenges, t) {
+			return fmt.Errorf("acme: unknown challenge type %q", t)
+		}
+		if n := len(c.CAAIdentities); t == DNSPersist01 && (n == 0 || n > maxIssuerDomains) {
+			return fmt.Errorf("acme: dns-persist-01 needs 1 to %d CAA identities, which name this CA in TXT records", maxIssuerDomains)
+		}
+	}
+	return nil
+}
 
 // proves reports whether a challenge of type t can prove an identifier.
 func (t ChallengeType) proves(id ca.Identifier, wildcard bool) bool {

@@ -1,8 +1,12 @@
 package acme_test
 
 import (
+	"context"
+	"log/slog"
+	"net/url"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/secsy-pki/secsy-pki/acme"
 	"github.com/secsy-pki/secsy-pki/ca"
@@ -122,4 +126,71 @@ func TestAddressesCountForRevocation(t *testing.T) {
 	other.post(w.url("revoke-cert"), body).problem(403, "unauthorized")
 	issued(other, "198.51.100.7")
 	other.post(w.url("revoke-cert"), body).want(200)
+}
+
+// TestPersistentChallengesNameTheCAInPlaceOfAToken is draft-ietf-acme-dns-persist-01 §3.1.
+func TestPersistentChallengesNameTheCAInPlaceOfAToken(t *testing.T) {
+	t.Parallel()
+	until := time.Now().Add(3 * time.Hour)
+	w := newWorld(t, func(c *acme.Config) {
+		c.CAAIdentities = []string{"CA.example", "second.example"}
+		c.Challenges = []acme.ChallengeType{acme.DNSPersist01, acme.DNSAccount01, acme.HTTP01}
+		c.Validator = untilValidator{c.Validator, until}
+	})
+	c := w.client()
+	u, r := c.order("*.example.com")
+	authz := r.strs("authorizations")[0]
+	if got := c.types(authz); !slices.Equal(got, []string{"dns-persist-01", "dns-account-01"}) {
+		t.Errorf("a wildcard has %v", got)
+	}
+	for _, v := range c.get(authz).json["challenges"].([]any) {
+		ch := v.(map[string]any)
+		token, hasToken := ch["token"]
+		issuers, _ := ch["issuer-domain-names"].([]any)
+		if persist := ch["type"] == "dns-persist-01"; persist == hasToken || persist != (len(issuers) == 2) || persist && issuers[0] != "ca.example" {
+			t.Errorf("%s: token %v, issuers %v", ch["type"], token, issuers)
+		}
+	}
+	a := c.prove(authz, "dns-persist-01")
+	// RFC 8555 §7.1.4: it may be relied on no longer than its record says.
+	if a.str("status") != "valid" || a.str("expires") != until.UTC().Truncate(time.Second).Format(time.RFC3339) {
+		t.Errorf("authorization %s", a.body)
+	}
+	if got := c.get(u).want(200); got.str("status") != "ready" || got.str("expires") != a.str("expires") {
+		t.Errorf("order %s", got.body)
+	}
+	if q := w.validator.calls[0]; !q.Wildcard || q.AccountURL != c.kid || q.Type != acme.DNSPersist01 {
+		t.Errorf("validation %+v", q)
+	}
+}
+
+// An untilValidator's proofs end at a time.
+type untilValidator struct {
+	acme.Validator
+	until time.Time
+}
+
+func (v untilValidator) Validate(ctx context.Context, q acme.Validation) (acme.ValidationRecord, *acme.Problem) {
+	rec, p := v.Validator.Validate(ctx, q)
+	rec.Until = v.until
+	return rec, p
+}
+
+func TestChallengesThatCannotBeOfferedAreRefused(t *testing.T) {
+	t.Parallel()
+	base, err := url.Parse("https://ca.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	for what, c := range map[string]acme.Config{
+		"unknown":     {Challenges: []acme.ChallengeType{"tls-sni-01"}},
+		"no identity": {Challenges: []acme.ChallengeType{acme.DNSPersist01}},
+		"too many":    {Challenges: []acme.ChallengeType{acme.DNSPersist01}, CAAIdentities: slices.Repeat([]string{"ca.example"}, 11)},
+	} {
+		c.BaseURL, c.Store, c.CA, c.Validator, c.Logger = base, w.store, w.ca.Authority, w.validator, slog.New(slog.DiscardHandler)
+		if _, err := acme.New(c); err == nil {
+			t.Errorf("%s: taken", what)
+		}
+	}
 }

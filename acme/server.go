@@ -103,8 +103,10 @@ type Server struct {
 	header  []headerLine // of every answer
 	classes classes
 	decoys  decoys
-	keys    *keyCache
-	revokes *gate.Gate // turns to read and verify revocations
+
+	issuerDomains []string // as challenges of dns-persist-01 have them
+	keys          *keyCache
+	revokes       *gate.Gate // turns to read and verify revocations
 
 	decoyMAC [decoyMACSize]byte // of a binding by nobody's key
 
@@ -151,6 +153,9 @@ func New(c Config) (*Server, error) {
 		validations: newQueue(c.ValidationQueue, validationLease(c.ValidationTimeout)),
 		dueOrders:   make(chan struct{}, 1),
 		backlog:     newBacklog(c.MaxBacklog), dueValidations: make(chan struct{}, 1),
+	}
+	for _, d := range c.CAAIdentities {
+		s.issuerDomains = append(s.issuerDomains, strings.ToLower(d))
 	}
 	if err := s.makeGates(); err != nil {
 		return nil, err
@@ -210,12 +215,7 @@ func (c *Config) check() error {
 	if err := c.OrderQuota.Validate(); err != nil {
 		return fmt.Errorf("acme: the quota of identifiers: %w", err)
 	}
-	for _, t := range c.Challenges {
-		if !slices.Contains(knownChallenges, t) {
-			return fmt.Errorf("acme: unknown challenge type %q", t)
-		}
-	}
-	return nil
+	return c.checkChallenges()
 }
 
 // retention is for how long what ended is kept, if Config does not say.

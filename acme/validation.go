@@ -36,10 +36,13 @@ type Validation struct {
 
 // A ValidationRecord is the evidence of one attempt, good or bad, for the audit log.
 type ValidationRecord struct {
-	Type  ChallengeType `json:"type"`
-	Name  string        `json:"name"`
-	URLs  []string      `json:"urls,omitempty"`  // what was fetched, redirects included
-	Addrs []netip.Addr  `json:"addrs,omitempty"` // what was connected to
+	Type    ChallengeType `json:"type"`
+	Name    string        `json:"name"`
+	URLs    []string      `json:"urls,omitempty"`    // what was fetched, redirects included
+	Addrs   []netip.Addr  `json:"addrs,omitempty"`   // what was connected to
+	Records []string      `json:"records,omitempty"` // TXT: the one that proves, or the first ones that do not
+	// Until is when the proof no longer may be relied on; zero: it says nothing of that.
+	Until time.Time `json:"until,omitzero"`
 	// Certificate is the SHA-256 of the one that a server of tls-alpn-01 showed.
 	Certificate string `json:"certificate,omitempty"`
 	Resolver    string `json:"resolver,omitempty"`

@@ -111,13 +111,17 @@ type wireChallenge struct {
 	Type      ChallengeType `json:"type"`
 	URL       string        `json:"url"`
 	Status    string        `json:"status"`
-	Token     string        `json:"token"`
+	Token     string        `json:"token,omitempty"`
+	Issuers   []string      `json:"issuer-domain-names,omitempty"` // of dns-persist-01, which has no token
 	Validated string        `json:"validated,omitempty"`
 	Error     *wireProblem  `json:"error,omitempty"`
 }
 
 func (s *Server) wireChallengeOf(a Authorization, t ChallengeType) wireChallenge {
 	c := wireChallenge{Type: t, URL: s.url("challenge", a.ID, string(t)), Status: a.challengeStatus(t), Token: a.Token}
+	if t == DNSPersist01 {
+		c.Token, c.Issuers = "", s.issuerDomains
+	}
 	if a.Challenge == t {
 		c.Validated, c.Error = wireTime(a.Validated), storedProblem(a.Error)
 	}

@@ -349,6 +349,9 @@ func (s *Server) finishValidation(ctx context.Context, a Authorization, lease, b
 		AttestedKey: rec.AttestedKey,
 		Expires:     now.Add(s.authzLife(now)), PurgeAt: now.Add(s.authzLife(now) + s.cfg.Retention + purgeSlack),
 	}
+	if !rec.Until.IsZero() && rec.Until.Before(v.Expires) {
+		v.Expires = rec.Until
+	}
 	if rec.CAA != nil && problem == nil {
 		v.CAAAt = begun
 	}
@@ -385,6 +388,10 @@ const (
 func boundedRecord(rec ValidationRecord) ValidationRecord {
 	rec.URLs = slices.Clone(rec.URLs[:min(len(rec.URLs), maxEvidence)])
 	rec.Addrs = rec.Addrs[:min(len(rec.Addrs), maxEvidence)]
+	rec.Records = slices.Clone(rec.Records[:min(len(rec.Records), maxEvidence)])
+	for i, r := range rec.Records {
+		rec.Records[i] = clip(r)
+	}
 	for i, u := range rec.URLs {
 		rec.URLs[i] = clip(u)
 	}

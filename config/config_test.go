@@ -347,6 +347,7 @@ func TestChallengesAndResolverGoTogether(t *testing.T) {
 		"acme: {challenges: []}\n":                                         "acme.challenges",
 		"acme: {challenges: [http-01, http-01]}\n":                         "acme.challenges[1]",
 		"acme: {challenges: [tls-sni-01]}\n":                               "acme.challenges[0]",
+		"acme: {challenges: [dns-persist-01]}\n":                           "acme.caa_identities",
 		"acme: {validation: {dnssec: ad}}\n":                               "acme.validation.resolver",
 		"acme: {validation: {dnssec: strict, resolver: \"127.0.0.1:53\"}}": "acme.validation.dnssec",
 	} {

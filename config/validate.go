@@ -18,6 +18,9 @@ const (
 // maxSocketPath is what sockaddr_un holds on the smallest of our systems, NUL included.
 const maxSocketPath = 104
 
+// maxIssuerDomains is how many domains a challenge of dns-persist-01 may name.
+const maxIssuerDomains = 10
+
 // maxKeyURI bounds a PKCS#11 URI.
 const maxKeyURI = 4096
 
@@ -302,6 +305,9 @@ func (c *Config) checkACME(r *report) {
 		r.add("acme.challenges", "device-attest-01 needs somebody whose word is taken: set apple_roots, tpm_roots or step_roots of acme.device_attestation")
 	case !offered && devices:
 		r.add("acme.device_attestation", "is of no use without device-attest-01 in acme.challenges")
+	}
+	if n := len(c.ACME.CAAIdentities); slices.Contains(list, "dns-persist-01") && (n == 0 || n > maxIssuerDomains) {
+		r.add("acme.caa_identities", "dns-persist-01 needs 1 to %d of them: its TXT records name this CA by one; there are %d", maxIssuerDomains, n)
 	}
 	if v := c.ACME.Validation; v.DNSSEC == DNSSECAD && v.Resolver == "" {
 		r.add("acme.validation.resolver", "needed by dnssec ad: name the resolver that validates")

@@ -175,6 +175,10 @@ func (a *attempt) run(ctx context.Context) *acme.Problem {
 		return a.dns01(ctx)
 	case acme.TLSALPN01:
 		return a.tlsALPN01(ctx)
+	case acme.DNSAccount01:
+		return a.dnsAccount01(ctx)
+	case acme.DNSPersist01:
+		return a.dnsPersist01(ctx)
 	}
 	return problem(acme.Malformed, nil, "challenges of type %s are not supported", excerpt([]byte(a.q.Type)))
 }
@@ -194,6 +198,9 @@ func check(q acme.Validation) *acme.Problem {
 		return problem(acme.Malformed, nil, "%s is not a host name", excerpt([]byte(q.Identifier.Value)))
 	case q.Wildcard && connects:
 		return problem(acme.Malformed, nil, "a wildcard can't be validated this way")
+	}
+	if q.Type == acme.DNSPersist01 {
+		return nil // it has no token
 	}
 	if !isToken(q.Token) || !strings.HasPrefix(q.KeyAuthorization, q.Token+".") {
 		return problem(acme.ServerInternal, errors.New("the challenge's token is not one of ours"), "the challenge is damaged")

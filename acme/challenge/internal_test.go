@@ -393,3 +393,36 @@ func TestIPv4JoinsWhenIPv6IsSlow(t *testing.T) {
 		t.Errorf("connected to %v", a.rec.Addrs)
 	}
 }
+
+// FuzzPersist: whatever a record holds, it proves nothing without this CA's
+// domain at its beginning and the account's URL, and nothing for longer than ten days.
+func FuzzPersist(f *testing.F) {
+	const account = "https://acme.example.net/1"
+	now := time.Unix(1800000000, 0)
+	for _, s := range []string{
+		"ca.example.net; accounturi=" + account, "ca.example.net; accounturi=" + account + "; policy=wildcard; persistUntil=1800000001",
+		"ca.example.net; accounturi=" + account + "; persistUntil=1", "ca.example.net", "other; accounturi=" + account, "ca.example.net;;", "\xff",
+	} {
+		f.Add(s, true)
+		f.Add(s, false)
+	}
+	f.Fuzz(func(t *testing.T, text string, wild bool) {
+		a := &attempt{v: &Validator{issuers: []string{"ca.example.net"}}, q: acme.Validation{AccountURL: account, Wildcard: wild}}
+		until, err := a.persists(text, now)
+		if err != nil {
+			for _, c := range []byte(err.Error()) {
+				if c < ' ' || c > '~' {
+					t.Errorf("byte %#x in %q", c, err)
+				}
+			}
+			return
+		}
+		lower := strings.ToLower(text)
+		switch {
+		case !strings.HasPrefix(strings.TrimLeft(lower, " \t"), "ca.example.net"), !strings.Contains(text, account), wild && !strings.Contains(lower, "wildcard"):
+			t.Errorf("%q proves control", text)
+		case until.After(now.Add(persistReuse)) || until.Before(now):
+			t.Errorf("%q proves control until %v", text, until)
+		}
+	})
+}

@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 
 func (m *metrics) observe(r acme.ValidationRecord) {
 	switch r.Type { // a closed set
-	case acme.HTTP01, acme.DNS01, acme.TLSALPN01:
+	case acme.HTTP01, acme.DNS01, acme.TLSALPN01, acme.DNSAccount01, acme.DNSPersist01:
 		m.took.WithLabelValues(string(r.Type)).Observe(r.Took.Seconds())
 	}
 }
