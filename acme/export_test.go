@@ -55,3 +55,9 @@ func (s *Server) PollIncidents(ctx context.Context) error {
 // CAAHolds is the last gate before a signature for an order whose oldest check
 // of CAA records was at that time.
 func (s *Server) CAAHolds(at time.Time) error { return s.caaHolds(Order{caaAt: at}) }
+
+// TellOfOrphans looks once for what belongs to directories that are gone.
+func (s *Server) TellOfOrphans(ctx context.Context) error {
+	_, err := s.tellOfOrphans(ctx)
+	return err
+}

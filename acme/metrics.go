@@ -16,6 +16,15 @@ type metrics struct {
 	replacements prometheus.Counter
 }
 
+// ofDirectory has all metrics say whose they are: "" is the directory that every
+// server has.
+func ofDirectory(r prometheus.Registerer, directory string) prometheus.Registerer {
+	if r == nil {
+		return nil
+	}
+	return prometheus.WrapRegistererWith(prometheus.Labels{"directory": directory}, r)
+}
+
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{

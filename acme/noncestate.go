@@ -42,7 +42,7 @@ const (
 // stopped: some clients never get over a badNonce. It is called before the first
 // request. Without a state all nonces of before are bad, which is no error.
 func (s *Server) TakeNonces(ctx context.Context) error {
-	st, err := s.store.TakeNonces(ctx, "", s.cfg.Instance, s.now().Add(-nonceStateAge))
+	st, err := s.store.TakeNonces(ctx, s.cfg.Directory, s.cfg.Instance, s.now().Add(-nonceStateAge))
 	if isNotFound(err) {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (s *Server) SaveNonces(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), nonceSaveTime)
 	defer cancel()
-	return s.store.SaveNonces(ctx, NonceState{Instance: s.cfg.Instance, SavedAt: s.now(), State: state})
+	return s.store.SaveNonces(ctx, NonceState{Directory: s.cfg.Directory, Instance: s.cfg.Instance, SavedAt: s.now(), State: state})
 }
 
 // The form of a state: a version, prefix, window, next, the seals (from, key),

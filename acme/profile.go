@@ -4,9 +4,10 @@ package acme
 // client named, "" for nothing. It is the one place for such rules.
 func (s *Server) profileFor(a Account, asked string) (string, error) {
 	if asked == "" {
-		return a.Scope.usualProfile(s.cfg.DefaultProfile), nil
+		usual := a.Scope.usualProfile(s.cfg.DefaultProfile)
+		return usual, s.cfg.Scope.checkProfile(usual, ofDirectoryAccounts)
 	}
-	if err := a.Scope.checkProfile(asked); err != nil {
+	if err := a.Scope.checkProfile(asked, ofExternalAccount); err != nil {
 		return "", err
 	}
 	if _, ok := s.cfg.Profiles[asked]; !ok {

@@ -51,13 +51,19 @@ func (c Scope) checkIdentifiers(ids []ca.Identifier, whose string) error {
 	return &Problem{Type: RejectedIdentifier, Detail: "the order has identifiers outside of what " + whose + " may order; see the subproblems", Subproblems: subs}
 }
 
+// Whose scope it is, in what a client hears of it.
+const (
+	ofDirectoryAccounts = "accounts of this directory"
+	ofExternalAccount   = "the external account that this account is bound to"
+)
+
 // inScope holds identifiers against what the directory, and the key that the
 // account is bound by, allow.
 func (s *Server) inScope(a Account, ids []ca.Identifier) error {
-	if err := s.cfg.Scope.checkIdentifiers(ids, "accounts of this directory"); err != nil {
+	if err := s.cfg.Scope.checkIdentifiers(ids, ofDirectoryAccounts); err != nil {
 		return err
 	}
-	return a.Scope.checkIdentifiers(ids, "the external account that this account is bound to")
+	return a.Scope.checkIdentifiers(ids, ofExternalAccount)
 }
 
 // usualProfile is that of an order which names none: what is usual here, or the
@@ -69,12 +75,12 @@ func (c Scope) usualProfile(here string) string {
 	return c.Profiles[0]
 }
 
-func (c Scope) checkProfile(asked string) error {
+func (c Scope) checkProfile(asked, whose string) error {
 	if len(c.Profiles) == 0 || slices.Contains(c.Profiles, asked) {
 		return nil
 	}
 	return &Problem{
 		Type:   InvalidProfile,
-		Detail: "the external account that this account is bound to may have these profiles only: " + strings.Join(c.Profiles, ", "),
+		Detail: whose + " may have these profiles only: " + strings.Join(c.Profiles, ", "),
 	}
 }

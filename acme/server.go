@@ -15,7 +15,6 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
-	"github.com/secsy-pki/secsy-pki/gate"
 	"github.com/secsy-pki/secsy-pki/peer"
 	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
@@ -31,6 +30,10 @@ type Config struct {
 	// Directory is whose accounts these are: "" is the one that every server has.
 	// Store shows those of this directory only.
 	Directory string
+	// Beside is the first server of the process, if this is another directory of
+	// it. They share all turns and bounds of work, which are the first one's, and
+	// the first one's Run works for both. Nil: this is the first.
+	Beside *Server
 
 	Store     Store
 	CA        CA
@@ -91,8 +94,9 @@ type Config struct {
 	Clock      func() time.Time      // default time.Now
 }
 
-// A Server is the ACME edge. Handler answers clients; Run does what goes on in
-// the background, and must run as long as requests are served.
+// A Server is the ACME edge of one directory. Handler answers clients; Run does
+// what goes on in the background for it and those beside it, and must run as long
+// as requests are served.
 type Server struct {
 	cfg     Config
 	store   Store
@@ -103,30 +107,21 @@ type Server struct {
 	header  []headerLine // of every answer
 	classes classes
 	decoys  decoys
+	keys    *keyCache
+	*shared
 
 	issuerDomains []string // as challenges of dns-persist-01 have them
-	keys          *keyCache
-	revokes       *gate.Gate // turns to read and verify revocations
 
 	decoyMAC [decoyMACSize]byte // of a binding by nobody's key
 
 	incidents    atomic.Pointer[[]ca.Incident] // that are open, as of the last poll
 	quotaRefused atomic.Int64
-	noTurns      missedTurns
 	metrics      *metrics
 	log          *slog.Logger
 
 	validations *queue
 	dueOrders   chan struct{} // a hint that an order was parked
 
-	issuances      *gate.Gate
-	underway       tally // issuances that have begun
-	backlog        *backlog
-	recovery       *crew // for orders that were put off
-	lull           *lull
-	outage         outage
-	validationGate *gate.Gate
-	validators     *crew
 	dueValidations chan struct{} // a hint that a validation was given back
 }
 
@@ -140,7 +135,7 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(c.Registerer)
+	m, err := newMetrics(ofDirectory(c.Registerer, c.Directory))
 	if err != nil {
 		return nil, err
 	}
@@ -150,26 +145,39 @@ func New(c Config) (*Server, error) {
 		root:    strings.TrimSuffix(c.BaseURL.Path, "/") + c.Path,
 		nonces:  n,
 		metrics: m, log: c.Logger,
-		validations: newQueue(c.ValidationQueue, validationLease(c.ValidationTimeout)),
-		dueOrders:   make(chan struct{}, 1),
-		backlog:     newBacklog(c.MaxBacklog), dueValidations: make(chan struct{}, 1),
+		validations:    newQueue(c.ValidationQueue, validationLease(c.ValidationTimeout)),
+		dueOrders:      make(chan struct{}, 1),
+		dueValidations: make(chan struct{}, 1),
 	}
 	for _, d := range c.CAAIdentities {
 		s.issuerDomains = append(s.issuerDomains, strings.ToLower(d))
 	}
-	if err := s.makeGates(); err != nil {
-		return nil, err
-	}
-	if err := registerBacklog(c.Registerer, s.Backlog); err != nil {
-		return nil, err
-	}
-	if err := registerIncidents(c.Registerer, s.OpenIncidents); err != nil {
+	if c.Beside != nil {
+		s.shared = c.Beside.shared
+	} else if err := s.makeShared(); err != nil {
 		return nil, err
 	}
 	if err := s.prepareAdmission(); err != nil {
 		return nil, err
 	}
+	s.join(s)
 	return s, nil
+}
+
+// makeShared makes what servers beside this one share with it.
+func (s *Server) makeShared() error {
+	s.shared = &shared{backlog: newBacklog(s.cfg.MaxBacklog)}
+	if err := s.makeGates(); err != nil {
+		return err
+	}
+	var err error
+	if s.revokes, err = newRevocationGate(); err != nil {
+		return err
+	}
+	if err := registerBacklog(s.cfg.Registerer, s.Backlog); err != nil {
+		return err
+	}
+	return registerIncidents(s.cfg.Registerer, s.OpenIncidents)
 }
 
 // prepareAdmission makes what requests are admitted and refused by.
@@ -181,9 +189,10 @@ func (s *Server) prepareAdmission() (err error) {
 	if s.decoys, err = newDecoys(); err != nil {
 		return err
 	}
-	s.cfg.Recorder.Watch("turns", s.classes.revoke.name, s.noTurns.count.Load, s.noTurns.example)
-	s.revokes, err = newRevocationGate()
-	return err
+	if s.cfg.Beside == nil {
+		s.cfg.Recorder.Watch("turns", s.classes.revoke.name, s.noTurns.count.Load, s.noTurns.example)
+	}
+	return nil
 }
 
 // helpLink is where a refused client, or who looks after it, reads on (RFC 8555 §6.6).
@@ -203,6 +212,10 @@ func (c *Config) check() error {
 		return errors.New("acme: BaseURL must have neither user, query nor fragment")
 	case c.Path != "" && (c.Path[0] != '/' || strings.HasSuffix(c.Path, "/")):
 		return fmt.Errorf("acme: path %q must begin with a slash and end without one", c.Path)
+	case (c.Beside == nil) != (c.Directory == ""):
+		return errors.New("acme: the first server has the directory without a name, and is beside none")
+	case c.Beside != nil && c.Beside.cfg.Beside != nil:
+		return errors.New("acme: Beside must be the first server")
 	case c.Store == nil || c.CA == nil || c.Validator == nil || c.Logger == nil:
 		return errors.New("acme: Store, CA, Validator and Logger are needed")
 	}

@@ -62,6 +62,7 @@ type Policy interface {
 type Store interface {
 	Accounts
 	Bindings
+	Orphans
 	Orders
 	Authorizations
 	Issuances

@@ -2,6 +2,7 @@ package acme
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -60,17 +61,23 @@ func (q *queue) offer(c claimed) bool {
 func validationLease(timeout time.Duration) time.Duration { return 2*timeout + 10*time.Second }
 
 // Run validates, issues what was put off or left behind by a process that
-// ended, and sweeps. It returns when ctx ends, after the work under way: a
+// ended, and sweeps, for this server, the first, and all beside it. It returns when ctx ends, after the work under way: a
 // validation is given back, an issuance is finished. Requests that finalize an
 // order later than that park it for the next start.
 func (s *Server) Run(ctx context.Context) error {
+	if s.cfg.Beside != nil {
+		return errors.New("acme: the first server runs for all")
+	}
 	var wg sync.WaitGroup
-	wg.Go(func() { s.dispatchValidations(ctx) })
-	wg.Go(func() { s.every(ctx, pollEvery, s.dueValidations, s.pollValidations) })
-	wg.Go(func() { s.every(ctx, pollEvery, s.dueOrders, s.pollOrders) })
+	for _, d := range s.servers() {
+		wg.Go(func() { d.dispatchValidations(ctx) })
+		wg.Go(func() { d.every(ctx, pollEvery, d.dueValidations, d.pollValidations) })
+		wg.Go(func() { d.every(ctx, pollEvery, d.dueOrders, d.pollOrders) })
+		wg.Go(func() { d.every(ctx, incidentsEvery, nil, d.pollIncidents) })
+	}
 	wg.Go(func() { s.every(ctx, pollEvery, nil, s.countBacklog) })
-	wg.Go(func() { s.every(ctx, incidentsEvery, nil, s.pollIncidents) })
 	wg.Go(func() { s.every(ctx, sweepEvery, nil, s.sweep) })
+	wg.Go(func() { s.every(ctx, orphansEvery, nil, s.tellOfOrphans) })
 	wg.Wait()
 	return s.drain(ctx)
 }

@@ -28,6 +28,7 @@ type world struct {
 	t         *testing.T
 	server    *acme.Server
 	base      string
+	path      string // of the directory; "" is the usual one
 	http      *http.Client
 	ca        *catest.CA
 	db        *store.DB
@@ -165,7 +166,12 @@ func (w *world) run() {
 	w.t.Cleanup(w.stop)
 }
 
-func (w *world) url(path string) string { return w.base + "/acme/" + path }
+func (w *world) url(path string) string {
+	if w.path != "" {
+		return w.base + "/" + w.path + path
+	}
+	return w.base + "/acme/" + path
+}
 
 // stranger is a client without an account.
 func (w *world) stranger() *client { return &client{t: w.t, w: w, key: newKey(w.t)} }

@@ -208,9 +208,11 @@ func (a *app) tellOfRefusals(ctx context.Context, r ratelimit.Record) {
 // acmeRoutes are ACME's classes of endpoints, each with its limit.
 func (a *app) acmeRoutes() []front.Route {
 	var out []front.Route
-	handler := a.acme.Handler()
-	for _, r := range a.acme.Routes() {
-		out = append(out, front.Route{Prefix: r.Path, Class: r.Class, Handler: handler, Limit: r.Limit, Refuse: r.Refuse})
+	for _, s := range a.acmeServers() {
+		handler := s.Handler()
+		for _, r := range s.Routes() {
+			out = append(out, front.Route{Prefix: r.Path, Class: r.Class, Handler: handler, Limit: r.Limit, Refuse: r.Refuse})
+		}
 	}
 	return out
 }

@@ -57,7 +57,8 @@ type rooms struct {
 	ca        *ca.Authority
 	ocsp      *ocsp.Server // nil: off
 	crl       *crl.Server
-	acme      *acme.Server // nil: off
+	acme      *acme.Server   // the directory at /acme; nil: off
+	beside    []*acme.Server // the other directories
 	admin     *admin.Server
 	selfCert  *selfCert              // nil: files, or no https
 	https     *front.FileCertificate // nil: selfCert, or no https
@@ -239,7 +240,10 @@ func (a *app) buildACME(context.Context) error {
 	if a.acme, err = acme.New(cfg); err != nil {
 		return fmt.Errorf("acme: %w", err)
 	}
-	a.services = append(a.services, service{name: "acme", run: a.acme.Run, last: a.acme.SaveNonces, err: make(chan error, 1)})
+	if err := a.buildDirectories(cfg); err != nil {
+		return err
+	}
+	a.services = append(a.services, service{name: "acme", run: a.acme.Run, last: a.saveNonces, err: make(chan error, 1)})
 	a.serve("resolver", func(ctx context.Context) error { a.tryResolver(ctx, network); return nil })
 	return nil
 }
@@ -247,11 +251,10 @@ func (a *app) buildACME(context.Context) error {
 // takeNonces comes last before the serving: what is taken over is handed on only
 // by a program that served.
 func (a *app) takeNonces(ctx context.Context) error {
-	if a.acme == nil {
-		return nil
-	}
-	if err := a.acme.TakeNonces(ctx); err != nil {
-		a.log.WarnContext(ctx, "clients have to get new nonces", "error", err)
+	for _, s := range a.acmeServers() {
+		if err := s.TakeNonces(ctx); err != nil {
+			a.log.WarnContext(ctx, "clients have to get new nonces", "error", err)
+		}
 	}
 	return nil
 }

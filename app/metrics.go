@@ -68,7 +68,11 @@ func (m *admissionMetrics) Collect(ch chan<- prometheus.Metric) {
 		o.gate("acme_issuance", m.a.acme.IssuanceGate().Stat())
 		o.gate("acme_validation", m.a.acme.ValidationGate().Stat())
 		o.gate("acme_revocation", m.a.acme.RevocationGate().Stat())
-		o.counter(descQuota, float64(m.a.acme.QuotaRefused()), classACMEOrder)
+		refused := int64(0)
+		for _, s := range m.a.acmeServers() {
+			refused += s.QuotaRefused()
+		}
+		o.counter(descQuota, float64(refused), classACMEOrder)
 	}
 	b := m.a.budget.Stat()
 	o.gauge(descBudgetKnown, float64(b.Identities))

@@ -136,8 +136,9 @@ func DefaultProfile(name Name) Profile {
 // A defaulter is an entry of a list; its keys have defaults of their own.
 type defaulter interface{ setDefaults() }
 
-func (i *Issuer) setDefaults()  { *i = Issuer{Active: true} }
-func (p *Profile) setDefaults() { *p = DefaultProfile("") }
+func (d *Directory) setDefaults() { *d = Directory{ExternalAccountBinding: BindingOff} }
+func (i *Issuer) setDefaults()    { *i = Issuer{Active: true} }
+func (p *Profile) setDefaults()   { *p = DefaultProfile("") }
 
 // resolve makes relative paths absolute, from the folder of the file, and fills
 // in what other keys decide.
@@ -158,6 +159,11 @@ func (c *Config) resolve(dir string) {
 	within(&c.Listen.Operator.Socket, "operator.sock")
 	within(&c.Store.SQLite.Path, "secsy.db")
 	within(&c.Keys.Directory, "keys")
+	for i := range c.ACME.Directories {
+		if d := &c.ACME.Directories[i]; d.Path == "" {
+			d.Path = d.Name
+		}
+	}
 	if c.DefaultProfile == "" && len(c.Profiles) > 0 {
 		c.DefaultProfile = c.Profiles[0].Name
 	}

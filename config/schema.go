@@ -691,6 +691,11 @@ type ACME struct {
 	// told less for certificates of some days, and while an incident is open.
 	RenewalPoll Duration `yaml:"renewal_poll" allow:"1m..1d"`
 
+	// Further directories beside the one at /acme, each with accounts, orders and
+	// policy of its own: for tenants, or for devices beside servers. Limits, validation
+	// and lifetimes are those above.
+	Directories []Directory `yaml:"directories"`
+
 	// How control of names is proven.
 	Validation Validation `yaml:"validation"`
 }
@@ -716,6 +721,48 @@ type ACMEProfile struct {
 
 	// What it is for, in a few words or as the URL of a page.
 	Description string `yaml:"description" required:"true" example:"90 days, for TLS servers"`
+}
+
+// A Directory is one ACME directory.
+type Directory struct {
+	// What operators call it: lower-case letters, digits and hyphens. Its accounts
+	// and orders are kept under this name, and wait for it while it is gone.
+	Name Name `yaml:"name" required:"true" example:"devices"`
+
+	// Where it is: /acme/d/PATH/directory. The default is its name. Changing it makes
+	// clients register anew.
+	Path Name `yaml:"path"`
+
+	// As acme.profiles, for its clients. No other profile than these and
+	// default_profile can be had here.
+	Profiles []ACMEProfile `yaml:"profiles"`
+
+	// The profile for those who ask for none. The default is the first of profiles,
+	// or the CA's.
+	DefaultProfile Name `yaml:"default_profile"`
+
+	// The terms that clients must agree to. Empty: acme.terms_of_service.
+	TermsOfService URL `yaml:"terms_of_service"`
+
+	// Where people learn about it. Empty: acme.website.
+	Website URL `yaml:"website"`
+
+	// As acme.external_account_binding, for its accounts.
+	ExternalAccountBinding string `yaml:"external_account_binding" allow:"off|optional|required"`
+
+	// The challenges that are offered here. Empty: acme.challenges.
+	Challenges []string `yaml:"challenges" allow:"http-01|dns-01|tls-alpn-01|dns-account-01|dns-persist-01|device-attest-01"`
+
+	// Domains within which, and below which, names must lie. Empty, with permitted_ip
+	// empty too: all that the profile allows.
+	PermittedDNS []Domain `yaml:"permitted_dns"`
+
+	// CIDR ranges within which addresses must lie. With permitted_dns or permitted_ip
+	// set, what neither lists is refused.
+	PermittedIP []CIDR `yaml:"permitted_ip"`
+
+	// Unfinished orders that one account may have. 0: acme.max_pending_orders.
+	MaxPendingOrders int `yaml:"max_pending_orders" allow:"0..100000"`
 }
 
 // Validation is how the ACME server goes out and looks.

@@ -85,6 +85,7 @@ func (c *Config) checkTogether() Errors {
 	c.checkIssuers(&r)
 	c.checkProfiles(&r)
 	c.checkACMEProfiles(&r)
+	c.checkDirectories(&r)
 	c.checkStatus(&r)
 	c.checkACME(&r)
 	c.checkRateLimit(&r)
@@ -232,9 +233,15 @@ func (c *Config) checkACMEProfiles(r *report) {
 	if c.ACME.PreAuthorization && !c.ACME.ReuseAuthorizations {
 		r.add("acme.pre_authorization", "needs acme.reuse_authorizations: what is proven ahead of an order is of use only if orders rely on it")
 	}
+	c.checkOffered(r, "acme", c.ACME.Profiles)
+}
+
+// checkOffered looks at the profiles that a directory, with its section, lets
+// clients choose from.
+func (c *Config) checkOffered(r *report, section string, list []ACMEProfile) {
 	seen := map[Name]bool{}
-	for i, p := range c.ACME.Profiles {
-		key := fmt.Sprintf("acme.profiles[%d].name", i)
+	for i, p := range list {
+		key := fmt.Sprintf("%s.profiles[%d].name", section, i)
 		if !slices.ContainsFunc(c.Profiles, func(have Profile) bool { return have.Name == p.Name }) {
 			r.add(key, "there is no profile %s", quote(string(p.Name)))
 		}
@@ -243,7 +250,7 @@ func (c *Config) checkACMEProfiles(r *report) {
 		}
 		seen[p.Name] = true
 		if !printable(p.Description) || len(p.Description) > 200 {
-			r.add(fmt.Sprintf("acme.profiles[%d].description", i), "want at most 200 octets of printable text")
+			r.add(fmt.Sprintf("%s.profiles[%d].description", section, i), "want at most 200 octets of printable text")
 		}
 	}
 }
@@ -300,13 +307,13 @@ func (c *Config) checkACME(r *report) {
 		}
 	}
 	devices := c.ACME.DeviceAttestation != DeviceAttestation{}
-	switch offered := slices.Contains(list, DeviceAttest01); {
+	switch offered := c.ACME.offers(DeviceAttest01); {
 	case offered && !devices:
 		r.add("acme.challenges", "device-attest-01 needs somebody whose word is taken: set apple_roots, tpm_roots or step_roots of acme.device_attestation")
 	case !offered && devices:
-		r.add("acme.device_attestation", "is of no use without device-attest-01 in acme.challenges")
+		r.add("acme.device_attestation", "is of no use without device-attest-01 in acme.challenges, or in those of a directory")
 	}
-	if n := len(c.ACME.CAAIdentities); slices.Contains(list, "dns-persist-01") && (n == 0 || n > maxIssuerDomains) {
+	if n := len(c.ACME.CAAIdentities); c.ACME.offers("dns-persist-01") && (n == 0 || n > maxIssuerDomains) {
 		r.add("acme.caa_identities", "dns-persist-01 needs 1 to %d of them: its TXT records name this CA by one; there are %d", maxIssuerDomains, n)
 	}
 	if v := c.ACME.Validation; v.DNSSEC == DNSSECAD && v.Resolver == "" {
@@ -326,7 +333,7 @@ func (c *Config) checkPublic(r *report) {
 	if v.TLSALPN01Port != 443 {
 		r.add("acme.validation.tls_alpn01_port", "under policy public it is 443")
 	}
-	if slices.Contains(c.ACME.Challenges, DeviceAttest01) {
+	if c.ACME.offers(DeviceAttest01) {
 		r.add("acme.challenges", "under policy public there is no device-attest-01")
 	}
 	if v.AllowPrivateAddresses {

@@ -56,7 +56,7 @@ func TestRealClientsFinishUnderATightLimit(t *testing.T) {
 	if metrics.sum("secsy_ratelimit_throttled_total") == 0 {
 		t.Error("no request was refused: the limit was not tight")
 	}
-	if n := metrics.sum(`secsy_acme_orders_total{event="invalid"}`); n != 0 {
+	if n := metrics.sum(`secsy_acme_orders_total{directory="",event="invalid"}`); n != 0 {
 		t.Errorf("%v orders ended invalid", n)
 	}
 	verifyAudit(t, s)

@@ -91,6 +91,26 @@ func (s *ACME) Backlog(ctx context.Context, top int) (acme.BacklogCount, error) 
 	return out, err
 }
 
+const processing = `SELECT o.directory, COUNT(*) FROM acme_orders o WHERE o.status = 'processing' GROUP BY o.directory`
+
+// ProcessingOrders counts the orders being issued, by directory.
+func (s *ACME) ProcessingOrders(ctx context.Context) (map[string]int, error) {
+	type row struct {
+		directory string
+		n         int64
+	}
+	rows, err := many(ctx, s.db, "counting orders by directory", func(r Row) (row, error) {
+		var x row
+		err := r.Scan(&x.directory, &x.n)
+		return x, err
+	}, processing)
+	out := make(map[string]int, len(rows))
+	for _, r := range rows {
+		out[r.directory] = int(r.n)
+	}
+	return out, err
+}
+
 // dueValidations is like dueOrders.
 const dueValidations = `SELECT ` + authzColumns + ` FROM (
 		SELECT d.id, d.account_id, d.lease_until, d.held + d.turn AS turn

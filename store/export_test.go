@@ -10,6 +10,7 @@ const (
 	DueOrders       = dueOrders
 	DueValidations  = dueValidations
 	Backlog         = backlog
+	Processing      = processing
 	CertificateHeld = certificateHeld
 	SameOrder       = sameOrder
 	PendingAhead    = pendingAhead

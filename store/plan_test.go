@@ -33,6 +33,7 @@ func TestWhatIsUnderWayIsFoundByItsIndex(t *testing.T) {
 			}{
 				{store.DueOrders, "acme_orders_", []string{"o", "p", "acme_orders"}, []any{int64(1), int64(1 << 50), "", int64(5), ""}},
 				{store.DueValidations, "acme_authzs_", []string{"z", "p", "acme_authzs"}, []any{int64(1 << 50), "", int64(5), ""}},
+				{store.Processing, "acme_orders_", []string{"o", "acme_orders"}, nil},
 				{store.Backlog, "acme_orders_", []string{"o", "acme_orders"}, []any{int64(10)}},
 				{store.SameOrder, "acme_orders_", []string{"o", "acme_orders"}, []any{"account3", "wish7", int64(1)}},
 				{store.Reusable, "acme_authzs_valid", []string{"v", "z", "acme_authzs"}, []any{"account3", "", "", int64(1), int64(0), "http-01", "name7"}},

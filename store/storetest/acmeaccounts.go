@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -392,6 +393,9 @@ func directoriesWork(t *testing.T, w operatorWorld) {
 		if z, err := w.Authorization(ctx, as[0].ID); err != nil || z.Directory != name {
 			t.Errorf("the authorization is of directory %q, %v", z.Directory, err)
 		}
+	}
+	if n, err := w.ProcessingOrders(ctx); err != nil || !maps.Equal(n, map[string]int{"": 1, "other": 1}) {
+		t.Errorf("processing: %v, %v", n, err)
 	}
 	later := acmeNow.Add(time.Hour)
 	for name, w := range map[string]operatorWorld{"": w, "other": other} {
