@@ -259,6 +259,9 @@ type Validated struct {
 	Lease   time.Time // the caller's
 	At      time.Time
 	Failed  *Problem // nil: valid
+	// Contested says that it failed although we saw it ourselves. That is kept in
+	// the audit log, which other failures are not.
+	Contested bool
 	// AttestedKey is the key that the authorization holds for; "": any.
 	AttestedKey string
 	Expires     time.Time // of the authorization, now that it is valid

@@ -2,6 +2,7 @@ package acme
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"time"
 
@@ -70,6 +71,10 @@ type PerspectiveRecord struct {
 	Addrs   []netip.Addr  `json:"addrs,omitempty"`
 	Took    time.Duration `json:"took"`
 }
+
+// ErrContested is in the Err of a problem that is not ours: we saw what had to be
+// seen, and not enough remote perspectives did.
+var ErrContested = errors.New("remote perspectives do not corroborate it")
 
 // A Validator goes out and looks. It is safe for concurrent use, keeps to ctx
 // and to bounds of its own, and returns nil for a proven identifier. The problem's

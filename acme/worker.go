@@ -362,15 +362,18 @@ func (s *Server) finishValidation(ctx context.Context, a Authorization, lease, b
 	if rec.CAA != nil && problem == nil {
 		v.CAAAt = begun
 	}
-	outcome := "valid"
+	outcome, action := "valid", "authorization.validated"
 	if problem != nil {
 		outcome = string(problem.Type)
 		p := boundedProblem(*problem)
 		v.Failed, v.Expires, v.PurgeAt = &p, a.Expires, a.PurgeAt
 		v.Closing = Closing{Error: aboutName(p, a.name()), PurgeAt: now.Add(s.cfg.Retention)}
+		if v.Contested = errors.Is(problem, ErrContested); v.Contested {
+			action = "authorization.contested"
+		}
 	}
 	rec = boundedRecord(rec)
-	e := audit.New(actor(a.AccountID), "authorization.validated", "authorization/"+a.ID, map[string]any{
+	e := audit.New(actor(a.AccountID), action, "authorization/"+a.ID, map[string]any{
 		"order": a.OrderID, "name": a.name().Value, "record": rec,
 	})
 	// The outcome is known: shutting down must not lose it.

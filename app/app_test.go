@@ -512,6 +512,7 @@ func TestAProfileThatCannotBeIssuedIsFoundAtStart(t *testing.T) {
 	}
 	cfg := load(t, dir)
 	cfg.Profiles[0].PermittedDNS = []config.Domain{"corp.internal"}
+	cfg.ACME.Enabled = false // it would need remote perspectives
 	for _, err := range []error{Check(t.Context(), cfg, nil, io.Discard), fails(t, cfg, io.Discard)} {
 		if err == nil || !strings.HasPrefix(err.Error(), "profiles: ") || !strings.Contains(err.Error(), `"tls-server"`) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("got %v", err)

@@ -200,7 +200,11 @@ func (a *app) buildACME(context.Context) error {
 	if !c.Enabled {
 		return nil
 	}
-	network, err := a.validator()
+	local, err := a.validator()
+	if err != nil {
+		return err
+	}
+	network, err := a.corroborated(local)
 	if err != nil {
 		return err
 	}
@@ -218,8 +222,8 @@ func (a *app) buildACME(context.Context) error {
 		PreferredChains:  a.preferred,
 		PreAuthorization: c.PreAuthorization, Subdomains: c.SubdomainAuthorizations,
 		RenewalPoll:       c.RenewalPoll.Std(),
-		ValidationWorkers: c.Validation.Workers,
-		Limiter:           a.limiter, Budget: a.budget, OrderQuota: a.orderQuota(), Recorder: a.recorder,
+		ValidationWorkers: c.Validation.Workers, ValidationTimeout: validationTimeout(c.Validation),
+		Limiter: a.limiter, Budget: a.budget, OrderQuota: a.orderQuota(), Recorder: a.recorder,
 		Logger: a.log.With("room", "acme"), Registerer: a.registry,
 	}
 	for _, t := range c.Challenges {
@@ -244,7 +248,7 @@ func (a *app) buildACME(context.Context) error {
 		return err
 	}
 	a.services = append(a.services, service{name: "acme", run: a.acme.Run, last: a.saveNonces, err: make(chan error, 1)})
-	a.serve("resolver", func(ctx context.Context) error { a.tryResolver(ctx, network); return nil })
+	a.serve("resolver", func(ctx context.Context) error { a.tryResolver(ctx, local); return nil })
 	return nil
 }
 

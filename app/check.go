@@ -54,8 +54,12 @@ func (a *app) check(ctx context.Context, list *checklist) {
 		list.ok(a.buildCertificate(ctx), "https certificate %s with key %s", f.CertFile, f.KeyFile)
 	}
 	if cfg.ACME.Enabled {
-		_, err := a.validator()
+		v, err := a.validator()
 		list.ok(err, "a resolver for ACME's validation is known")
+		if err == nil {
+			_, err = a.corroborated(v)
+			list.ok(err, "%s", perspectiveSummary(cfg))
+		}
 	}
 	if cfg.Store.Engine == config.EnginePostgres {
 		list.ok(checkSecret("store.postgres.url", cfg.Store.Postgres.URL), "database URL from %s", source(cfg.Store.Postgres.URL))

@@ -298,6 +298,9 @@ func (o *InitOptions) report() {
 		made, next = o.reportToken(file)
 	}
 	made = slices.Concat([][2]string{{rootFile, "the root, for your clients to trust"}, {issuingFile, "the issuing CA"}}, made, [][2]string{{configFile, "the configuration"}})
+	if o.Config.Policy == config.PolicyPublic && o.Config.ACME.Enabled {
+		next = append(next, "Set up remote perspectives and name them in acme.validation.perspectives\n(docs/perspectives.md): without, nothing is validated under policy public.")
+	}
 	next = append(next, "secsy-pki config check --config "+file, "secsy-pki serve --config "+file)
 	fmt.Fprintf(o.Stdout, "Made a CA in %s:\n", o.Dir)
 	for _, m := range made {

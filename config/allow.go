@@ -36,7 +36,7 @@ func isSection(t reflect.Type) bool {
 func isSectionList(t reflect.Type) bool { return t.Kind() == reflect.Slice && isSection(t.Elem()) }
 
 // eachPath calls fn for every path in c, for it to change.
-func eachPath(c *Config, fn func(*Path)) {
+func eachPath(c document, fn func(*Path)) {
 	walk(reflect.ValueOf(c).Elem(), "", func(_ reflect.StructField, v reflect.Value, _ string) {
 		switch p := v.Addr().Interface().(type) {
 		case *Path:
@@ -49,10 +49,12 @@ func eachPath(c *Config, fn func(*Path)) {
 	})
 }
 
-// check finds the values that are wrong whatever the others are.
-func (c *Config) check() Errors {
+func (c *Config) check() Errors { return checkValues(reflect.ValueOf(c).Elem()) }
+
+// checkValues finds the values that are wrong whatever the others are.
+func checkValues(c reflect.Value) Errors {
 	var bad Errors
-	walk(reflect.ValueOf(c).Elem(), "", func(f reflect.StructField, v reflect.Value, key string) {
+	walk(c, "", func(f reflect.StructField, v reflect.Value, key string) {
 		if f.Tag.Get("required") == "true" && v.IsZero() {
 			bad = append(bad, Error{Key: key, Msg: "can't be left out or empty"})
 			return

@@ -26,6 +26,14 @@ const (
 
 // Load reads a configuration file. What is wrong with its content is an Errors.
 func Load(path string) (*Config, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, data)
+}
+
+func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading configuration: %w", err)
@@ -35,21 +43,37 @@ func Load(path string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading configuration %s: %w", path, err)
 	}
-	return Parse(path, data)
+	return data, nil
 }
 
 // Parse is Load for what has been read already; name is for messages, and its
 // folder is where relative paths start.
 func Parse(name string, data []byte) (*Config, error) {
+	c := Default()
+	if err := readDocument(name, data, c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// A document is what one kind of file says.
+type document interface {
+	check() Errors         // the values that are wrong whatever the others are
+	resolve(dir string)    // makes relative paths absolute
+	checkTogether() Errors // the values that do not go together
+}
+
+// readDocument puts what a file says into c, which points to a struct that has
+// the defaults.
+func readDocument(name string, data []byte, c document) error {
 	abs, err := filepath.Abs(name)
 	if err != nil {
-		return nil, fmt.Errorf("finding the folder of %s: %w", name, err)
+		return fmt.Errorf("finding the folder of %s: %w", name, err)
 	}
 	body, err := parse(name, data)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	c := Default()
 	d := decoder{file: name, at: map[string]*token.Position{}}
 	if body != nil {
 		d.value(body, reflect.ValueOf(c).Elem(), "")
@@ -62,16 +86,13 @@ func Parse(name string, data []byte) (*Config, error) {
 		}
 	}
 	if len(bad) > 0 {
-		return nil, bad.orNil()
+		return bad.orNil()
 	}
 	c.resolve(filepath.Dir(abs))
 	for _, e := range c.checkTogether() {
 		bad = append(bad, d.locate(e))
 	}
-	if len(bad) > 0 {
-		return nil, bad.orNil()
-	}
-	return c, nil
+	return bad.orNil()
 }
 
 // parse returns the root of the one document in data, and nil if it is empty.

@@ -45,13 +45,20 @@ func (c *Config) MarshalCommented() []byte {
 }
 
 // fieldDocs returns the comment of each field of this package's structs, by
-// Type.Field, as schema.go has them.
+// Type.Field, as schema.go and perspective.go have them.
 func fieldDocs() map[string]string {
 	docs := map[string]string{}
-	file, err := parser.ParseFile(gotoken.NewFileSet(), "schema.go", schema, parser.ParseComments)
-	if err != nil {
-		return docs // it was compiled into this program: it parses
+	for _, source := range []string{schema, perspectiveSchema} {
+		file, err := parser.ParseFile(gotoken.NewFileSet(), "schema.go", source, parser.ParseComments)
+		if err != nil {
+			continue // it was compiled into this program: it parses
+		}
+		commentsOf(file, docs)
 	}
+	return docs
+}
+
+func commentsOf(file *ast.File, docs map[string]string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.TypeSpec)
 		if !ok {
@@ -68,7 +75,6 @@ func fieldDocs() map[string]string {
 		}
 		return false
 	})
-	return docs
 }
 
 // A writer puts values as YAML. Without docs there are no comments.

@@ -799,6 +799,23 @@ type Validation struct {
 
 	// Attempts under way at once.
 	Workers int `yaml:"workers" allow:"1..4096"`
+
+	// Other places of the Internet that must see what we see, each a program of its
+	// own (docs/perspectives.md). Under policy public at least as many as the Baseline
+	// Requirements want at the date, in two regions.
+	Perspectives []Perspective `yaml:"perspectives"`
+
+	// Certificates for the connections to perspectives, where they have none of
+	// their own.
+	PerspectiveTLS PerspectiveTLS `yaml:"perspective_tls"`
+
+	// For the answer of a perspective. One that gives none counts as one that
+	// disagrees.
+	PerspectiveTimeout Duration `yaml:"perspective_timeout" allow:"1s..2m"`
+
+	// Perspectives that have to agree. 0: all of one, all but one of two to five, all
+	// but two of more. Under policy public it is never less.
+	Quorum int `yaml:"quorum" allow:"0..32"`
 }
 
 // OCSP is the OCSP responder.

@@ -89,6 +89,7 @@ func (c *Config) checkTogether() Errors {
 	c.checkStatus(&r)
 	c.checkACME(&r)
 	c.checkRateLimit(&r)
+	c.checkPerspectives(&r)
 	if c.Policy == PolicyPublic {
 		c.checkPublic(&r)
 	}

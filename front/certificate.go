@@ -78,6 +78,11 @@ func (f *FileCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate
 	return f.current.Load(), nil
 }
 
+// ClientCertificate is for connections that we begin.
+func (f *FileCertificate) ClientCertificate() (*tls.Certificate, error) {
+	return f.current.Load(), nil
+}
+
 // Reload reads the files now. If they are bad, the old certificate stays and the
 // error says why.
 func (f *FileCertificate) Reload() error {
@@ -126,7 +131,7 @@ func (f *FileCertificate) poll(ctx context.Context) {
 		return
 	}
 	if err := f.reloadLocked(now); err != nil && (!same || !wasBad) {
-		f.cfg.Log.ErrorContext(ctx, "new certificate of "+f.cfg.Of+" is bad, keeping the old one", "error", err)
+		f.cfg.Log.ErrorContext(ctx, "new certificate is bad, keeping the old one", "of", f.cfg.Of, "error", err)
 	}
 }
 
@@ -138,12 +143,12 @@ func (f *FileCertificate) reloadLocked(now stamp) error {
 	}
 	f.current.Store(&c)
 	f.bad = false
-	log := f.cfg.Log.With("file", f.files.cert, "subject", c.Leaf.Subject.String(), "not_after", c.Leaf.NotAfter)
+	log := f.cfg.Log.With("of", f.cfg.Of, "file", f.files.cert, "subject", c.Leaf.Subject.String(), "not_after", c.Leaf.NotAfter)
 	if time.Now().After(c.Leaf.NotAfter) {
-		log.Warn("certificate of " + f.cfg.Of + " has expired: the other side will refuse it")
+		log.Warn("certificate has expired: the other side will refuse it")
 		return nil
 	}
-	log.Info("certificate of " + f.cfg.Of + " loaded")
+	log.Info("certificate loaded")
 	return nil
 }
 

@@ -453,12 +453,12 @@ func (s *ACME) FinishValidation(ctx context.Context, v acme.Validated, e audit.E
 	}
 	return s.write(ctx, "finishing validation", func(ctx context.Context, tx Tx) error {
 		// Strangers may fail as often as they like: the audit log holds what
-		// was proven.
-		proven := &e
-		if v.Failed != nil {
-			proven = nil
+		// was proven, and what was and then contested.
+		kept := &e
+		if v.Failed != nil && !v.Contested {
+			kept = nil
 		}
-		err := move(ctx, tx, proven, `UPDATE acme_authzs SET status = $1, error = $2, validated_at = $3, expires = $4, purge_at = $5, lease_until = 0,
+		err := move(ctx, tx, kept, `UPDATE acme_authzs SET status = $1, error = $2, validated_at = $3, expires = $4, purge_at = $5, lease_until = 0,
 				answer = NULL, key_hash = $6, caa_at = $7
 			WHERE id = $8 AND status = 'pending' AND lease_until = $9`,
 			string(status), problemJSON(v.Failed), micros(validated), micros(v.Expires), micros(v.PurgeAt), v.AttestedKey, micros(v.CAAAt), v.AuthzID, micros(v.Lease))

@@ -34,6 +34,7 @@ func TestEngines(t *testing.T) {
 		{"status", storetest.Status},
 		{"admission", storetest.Admission},
 		{"acmenonces", storetest.ACMENonces},
+		{"acmecontested", storetest.ACMEContested},
 	}
 	for _, engine := range engines {
 		for _, suite := range suites {

@@ -77,7 +77,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd, err} })
 	root.AddCommand(
 		newQuickstart(), newInit(), newServe(), newMigrate(),
-		newConfig(), newKeys(), newCert(), newIssuer(), newACME(), newAudit(), newVersion(),
+		newConfig(), newKeys(), newCert(), newIssuer(), newACME(), newAudit(), newPerspective(), newVersion(),
 	)
 	return root
 }

@@ -310,7 +310,7 @@ func (c *Corroborator) problem(q question, d demand, all []report) *acme.Problem
 	if len(against) <= len(all)-d.agree {
 		head += ", and those that did are all in one region"
 	}
-	p := &acme.Problem{Err: fmt.Errorf("not corroborated, id %s", q.ask.ID)}
+	p := &acme.Problem{Err: fmt.Errorf("%w, id %s", acme.ErrContested, q.ask.ID)}
 	if reason == nil {
 		p.Type, p.Status = acme.ServerInternal, http.StatusInternalServerError
 		p.Detail = head + ": they could not look; try again later"

@@ -98,7 +98,7 @@ func TestOneOfFourMayDisagreeAndTwoMayNot(t *testing.T) {
 		t.Fatalf("three dissents: %+v, %v", rec, p)
 	}
 	const want = `3 of 4 remote perspectives did not see it (afrinic, apnic, ripencc): the server answered "hijacked"`
-	if p.Type != acme.Unauthorized || p.Detail != want {
+	if p.Type != acme.Unauthorized || p.Detail != want || !errors.Is(p, acme.ErrContested) {
 		t.Errorf("got %s: %s", p.Type, p.Detail)
 	}
 	for _, name := range []string{"iad", "fra", "nrt", "cpt"} {
