@@ -21,8 +21,9 @@ import (
 // A view is a DNS server that leads every name to one address, as one place of
 // the Internet may see it.
 type view struct {
-	addr  string
-	leads atomic.Value // string
+	addr    string
+	leads   atomic.Value // string
+	forbids atomic.Bool  // by CAA records that allow nobody
 }
 
 func startView(t *testing.T) *view {
@@ -43,7 +44,11 @@ func startView(t *testing.T) *view {
 
 func (v *view) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	m := new(dns.Msg).SetReply(q)
-	if name := q.Question[0].Name; q.Question[0].Qtype == dns.TypeA {
+	name := q.Question[0].Name
+	switch kind := q.Question[0].Qtype; {
+	case kind == dns.TypeCAA && v.forbids.Load():
+		m.Answer = append(m.Answer, &dns.CAA{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeCAA, Class: dns.ClassINET}, Tag: "issue", Value: ";"})
+	case kind == dns.TypeA:
 		m.Answer = append(m.Answer, &dns.A{
 			Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.ParseIP(v.leads.Load().(string)),
 		})
@@ -122,7 +127,7 @@ func corroboratedBy(t *testing.T, s *server, certs string, remotes []*perspectiv
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.Replace(string(b), "\n  validation:\n", "\n  validation:\n"+list, 1)
+	text := strings.Replace(string(b), "\n  validation:\n", "\n  caa: on\n  validation:\n"+list, 1)
 	if text == string(b) {
 		t.Fatalf("no acme.validation in\n%s", b)
 	}
@@ -258,6 +263,16 @@ func TestWhatPerspectivesDoNotSeeIsNotIssued(t *testing.T) {
 			!strings.Contains(told.Detail, fmt.Sprintf("%d of 4 remote perspectives did not see it (", c.elsewhere)) || strings.Contains(told.Detail, remotes[0].name) {
 			t.Errorf("the client is told %v", told)
 		}
+	}
+	for _, r := range remotes[:2] {
+		r.view.forbids.Store(true)
+	}
+	if _, z := u.proves("caa.example.com"); z.Status == acme.StatusValid || !s.recorded(t, "caa.example.com").contested ||
+		!strings.Contains(fmt.Sprint(z.Challenges[0].Error), "2 of 4 remote perspectives did not find it allowed") {
+		t.Errorf("with CAA records that two see the authorization is %s, %v", z.Status, z.Challenges[0].Error)
+	}
+	for _, r := range remotes[:2] {
+		r.view.forbids.Store(false)
 	}
 	o, _ := u.proves("whole.example.com")
 	if chain, _, err := u.finalize(t.Context(), o); err != nil || len(chain) == 0 {
