@@ -119,7 +119,7 @@ func (s *Server) caaHolds(o Order) error {
 // names are to be certified on one for all names below, nobody knows yet: each of
 // them is asked for before its certificate.
 func (s *Server) checkCAA(ctx context.Context, a Authorization) (*CAARecord, *Problem) {
-	if s.cfg.CAA == nil || a.Identifier.Type != ca.DNS || a.Subdomains {
+	if s.cfg.CAA == nil || a.Identifier.Type != ca.DNS || a.Subdomains || ca.IsOnion(a.Identifier.Value) {
 		return nil, nil
 	}
 	rec, p := s.cfg.CAA.CheckCAA(ctx, CAAQuery{
@@ -238,9 +238,12 @@ func (s *Server) judgeCAA(ctx context.Context, o Order, checks []caaCheck, at ti
 	}
 	p := &Problem{Type: DNSError, Detail: "the CAA records of some names can't be looked up; see the subproblems", Subproblems: subs}
 	for _, sub := range subs {
-		if sub.Type == CAA {
+		switch {
+		case sub.Type == CAA:
 			// One name that is forbidden ends the order, whatever becomes of the others.
 			p.Type, p.Detail = CAA, "CAA records do not allow this CA to issue for all names; see the subproblems"
+		case sub.Type == OnionCAARequired && p.Type != CAA:
+			p.Type, p.Detail = OnionCAARequired, "onionCAA has to say what the CAA records of all onion services are; see the subproblems"
 		}
 	}
 	p.Status = p.status()
@@ -252,7 +255,7 @@ func (s *Server) judgeCAA(ctx context.Context, o Order, checks []caaCheck, at ti
 func (s *Server) refuseCAA(ctx context.Context, o Order, p *Problem) {
 	now := s.now()
 	v := Verdict{DueAt: now.Add(caaRetry), PurgeAt: now.Add(s.cfg.Retention)}
-	if p.Type == CAA {
+	if p.Type == CAA || p.Type == OnionCAARequired { // nobody brings a word for an order that is processing
 		v.Failed = p
 	}
 	s.log.InfoContext(ctx, "issuance stopped by CAA", slog.String("order", o.ID), slog.Bool("final", v.Failed != nil), slog.Any("error", p), slog.Any("names", subproblemNames(p)))

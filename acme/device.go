@@ -22,7 +22,7 @@ type Devices interface {
 // beginChallenge notes that the client is ready. Only the answers that prove
 // something are kept.
 func (s *Server) beginChallenge(ctx context.Context, id string, t ChallengeType, answer []byte, lease, now time.Time) error {
-	if t == DeviceAttest01 {
+	if t == DeviceAttest01 || t == OnionCSR01 {
 		return s.store.AnswerChallenge(ctx, id, t, answer, lease, now)
 	}
 	return s.store.StartChallenge(ctx, id, t, lease, now)

@@ -1,6 +1,9 @@
 package acme
 
-import "net/http"
+import (
+	"net/http"
+	"slices"
+)
 
 type directoryMeta struct {
 	TermsOfService string            `json:"termsOfService,omitempty"`
@@ -9,6 +12,7 @@ type directoryMeta struct {
 	Profiles       map[string]string `json:"profiles,omitempty"`
 	Bound          bool              `json:"externalAccountRequired,omitempty"` // RFC 8555 §7.3.4
 	Subdomains     bool              `json:"subdomainAuthAllowed,omitempty"`    // RFC 9444
+	OnionCAA       bool              `json:"inBandOnionCAARequired,omitempty"`  // RFC 9799 §6.4.1
 }
 
 // directory lists what there is (RFC 8555 §7.1.1).
@@ -28,7 +32,9 @@ func (s *Server) directory(w http.ResponseWriter, _ *http.Request) error {
 		Meta        directoryMeta `json:"meta"`
 	}{
 		s.url("new-nonce"), s.url("new-account"), s.url("new-order"), newAuthz, s.url("revoke-cert"), s.url("key-change"), s.url(renewalInfoPath),
-		directoryMeta{s.cfg.TermsOfService, s.cfg.Website, s.cfg.CAAIdentities, s.cfg.Profiles, s.cfg.Binding == BindingRequired, s.cfg.Subdomains},
+		directoryMeta{s.cfg.TermsOfService, s.cfg.Website, s.cfg.CAAIdentities, s.cfg.Profiles, s.cfg.Binding == BindingRequired, s.cfg.Subdomains,
+			s.cfg.CAA != nil && slices.Contains(s.cfg.Challenges, OnionCSR01),
+		},
 	})
 }
 

@@ -42,7 +42,7 @@ func (s *Server) finalize(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	csr, err := readCSR(req)
+	csr, words, err := readCSR(req)
 	if err != nil {
 		return err
 	}
@@ -50,6 +50,9 @@ func (s *Server) finalize(w http.ResponseWriter, r *http.Request) error {
 		return s.answerFinalize(w, o, hashCSR(csr))
 	}
 	if err := s.checkCSR(r.Context(), o, csr); err != nil {
+		return err
+	}
+	if err := s.checkOnions(r.Context(), o, words); err != nil {
 		return err
 	}
 	o.CSR, o.CSRHash = csr, hashCSR(csr)
@@ -88,19 +91,21 @@ func (s *Server) answerFinalize(w http.ResponseWriter, o Order, hash string) err
 	return &Problem{Type: OrderNotReady, Detail: detail, Location: s.url("order", o.ID)}
 }
 
-func readCSR(req request) ([]byte, error) {
+// readCSR reads the CSR, and what onion services say along with it.
+func readCSR(req request) ([]byte, map[string]OnionCAA, error) {
 	var body struct {
-		CSR string `json:"csr"`
+		CSR      string              `json:"csr"`
+		OnionCAA map[string]OnionCAA `json:"onionCAA"`
 	}
 	if err := req.decode(&body); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// Some clients pad, against RFC 8555 §6.1; that hurts nobody.
 	der, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(body.CSR, "="))
 	if err != nil || len(der) == 0 {
-		return nil, &Problem{Type: BadCSR, Detail: "csr is not the base64url of a DER PKCS#10 request"}
+		return nil, nil, &Problem{Type: BadCSR, Detail: "csr is not the base64url of a DER PKCS#10 request"}
 	}
-	return der, nil
+	return der, body.OnionCAA, nil
 }
 
 // checkCSR leaves the order ready: the client may come again with a better one.
@@ -108,6 +113,9 @@ func (s *Server) checkCSR(ctx context.Context, o Order, csr []byte) error {
 	pub, err := s.ca.CheckCSR(ctx, o.Profile, csr, o.Identifiers)
 	if err != nil {
 		return inCSR(err)
+	}
+	if err := checkOnionKey(o, pub); err != nil {
+		return err
 	}
 	if err := s.checkAttestedKey(ctx, o, pub); err != nil {
 		return err

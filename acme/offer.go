@@ -13,7 +13,7 @@ import (
 var DefaultChallenges = []ChallengeType{HTTP01, DNS01, TLSALPN01}
 
 // knownChallenges are those that a Server can offer.
-var knownChallenges = []ChallengeType{HTTP01, DNS01, TLSALPN01, DNSAccount01, DNSPersist01, DeviceAttest01}
+var knownChallenges = []ChallengeType{HTTP01, DNS01, TLSALPN01, DNSAccount01, DNSPersist01, DeviceAttest01, OnionCSR01}
 
 // maxIssuerDomains is how many domains a challenge of dns-persist-01 may name
 // (draft-ietf-acme-dns-persist-01 §3.1).
@@ -38,6 +38,9 @@ func (t ChallengeType) proves(id ca.Identifier, wildcard bool) bool {
 	switch {
 	case id.Type.IsDevice() || t == DeviceAttest01:
 		return id.Type.IsDevice() && t == DeviceAttest01
+	case t == OnionCSR01 || id.Type == ca.DNS && ca.IsOnion(id.Value):
+		// RFC 9799 §3: not in the DNS, and there is no way into Tor from here.
+		return t == OnionCSR01 && id.Type == ca.DNS && ca.IsOnion(id.Value)
 	case id.Type == ca.IP:
 		// RFC 8738 §4 and §7: there is no name to put a TXT record at.
 		return t == HTTP01 || t == TLSALPN01

@@ -40,6 +40,7 @@ const (
 	UserActionRequired      ProblemType = "userActionRequired"
 	InvalidProfile          ProblemType = "invalidProfile"
 	AlreadyReplaced         ProblemType = "alreadyReplaced"
+	OnionCAARequired        ProblemType = "onionCAARequired"
 	BadAttestationStatement ProblemType = "badAttestationStatement"
 )
 

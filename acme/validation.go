@@ -19,6 +19,7 @@ const (
 	TLSALPN01    ChallengeType = "tls-alpn-01"    // RFC 8737
 	DNSAccount01 ChallengeType = "dns-account-01" // draft-ietf-acme-dns-account-label
 	DNSPersist01 ChallengeType = "dns-persist-01" // draft-ietf-acme-dns-persist
+	OnionCSR01   ChallengeType = "onion-csr-01"   // RFC 9799
 
 	DeviceAttest01 ChallengeType = "device-attest-01" // draft-ietf-acme-device-attest
 )
@@ -32,7 +33,8 @@ type Validation struct {
 	KeyAuthorization string // token "." thumbprint, RFC 8555 §8.1
 	AccountID        string
 	AccountURL       string
-	Answer           []byte // what the client sent to say that it is ready, for those types that are proven by it
+	IssuedAt         time.Time // when the token was made
+	Answer           []byte    // what the client sent to say that it is ready, for those types that are proven by it
 }
 
 // A ValidationRecord is the evidence of one attempt, good or bad, for the audit log.
@@ -90,6 +92,15 @@ type CAAQuery struct {
 	Wildcard   bool
 	Method     ChallengeType // by which the name was, or is to be, proven
 	AccountURL string
+	Onion      *OnionCAA // of names in .onion: what its service says, nil for nothing
+}
+
+// An OnionCAA is what an onion service itself says instead of CAA records, and
+// signs (RFC 9799 §6.4).
+type OnionCAA struct {
+	CAA       *string `json:"caa"` // nil: it has none
+	Expiry    int64   `json:"expiry"`
+	Signature string  `json:"signature"`
 }
 
 // A CAARecord is the evidence of one check of CAA records.

@@ -113,6 +113,7 @@ type wireChallenge struct {
 	Status    string        `json:"status"`
 	Token     string        `json:"token,omitempty"`
 	Issuers   []string      `json:"issuer-domain-names,omitempty"` // of dns-persist-01, which has no token
+	Nonce     string        `json:"nonce,omitempty"` // of onion-csr-01, instead of a token
 	Validated string        `json:"validated,omitempty"`
 	Error     *wireProblem  `json:"error,omitempty"`
 }
@@ -121,6 +122,9 @@ func (s *Server) wireChallengeOf(a Authorization, t ChallengeType) wireChallenge
 	c := wireChallenge{Type: t, URL: s.url("challenge", a.ID, string(t)), Status: a.challengeStatus(t), Token: a.Token}
 	if t == DNSPersist01 {
 		c.Token, c.Issuers = "", s.issuerDomains
+	}
+	if t == OnionCSR01 {
+		c.Token, c.Nonce = "", onionNonce(a.Token)
 	}
 	if a.Challenge == t {
 		c.Validated, c.Error = wireTime(a.Validated), storedProblem(a.Error)

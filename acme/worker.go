@@ -341,7 +341,7 @@ func (s *Server) look(ctx context.Context, a Authorization) (rec ValidationRecor
 	rec, problem = s.cfg.Validator.Validate(ctx, Validation{
 		Type: a.Challenge, Identifier: a.Identifier, Wildcard: a.Wildcard || a.Subdomains, Token: a.Token,
 		KeyAuthorization: a.Token + "." + acct.Thumbprint,
-		AccountID:        a.AccountID, AccountURL: s.accountURL(a.AccountID), Answer: a.Answer,
+		AccountID:        a.AccountID, AccountURL: s.accountURL(a.AccountID), Answer: a.Answer, IssuedAt: a.CreatedAt,
 	})
 	if problem == nil {
 		rec.CAA, problem = s.checkCAA(ctx, a)

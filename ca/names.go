@@ -109,6 +109,7 @@ func (a *Authority) checkName(p *Profile, id Identifier) *Refusal {
 		}
 		wrong = firstOf(
 			func() string { return checkSyntax(name) },
+			func() string { return checkOnion(name) },
 			func() string { return checkLabelCount(name, wildcard, a.policy) },
 			func() string { return a.policy.checkName(name, wildcard, a.now()) },
 			func() string { return p.checkDNS(name, wildcard) },

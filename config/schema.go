@@ -681,8 +681,9 @@ type ACME struct {
 
 	// The challenges that clients may choose from. Names can be proven by all of
 	// them, wildcards by those that begin with dns, addresses by http-01 and
-	// tls-alpn-01, devices by device-attest-01 alone.
-	Challenges []string `yaml:"challenges" allow:"http-01|dns-01|tls-alpn-01|dns-account-01|dns-persist-01|device-attest-01"`
+	// tls-alpn-01, devices by device-attest-01 alone, names in .onion by
+	// onion-csr-01 alone.
+	Challenges []string `yaml:"challenges" allow:"http-01|dns-01|tls-alpn-01|dns-account-01|dns-persist-01|device-attest-01|onion-csr-01"`
 
 	// Whose word on devices is taken, for device-attest-01.
 	DeviceAttestation DeviceAttestation `yaml:"device_attestation"`

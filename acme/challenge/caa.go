@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/secsy-pki/secsy-pki/acme"
+	"github.com/secsy-pki/secsy-pki/ca"
 )
 
 const (
@@ -39,18 +40,27 @@ func (v *Validator) checkCAA(ctx context.Context, q acme.CAAQuery, inq *inquiry,
 	if !isHostname(q.Name) {
 		return problem(acme.Malformed, nil, "%s is not a host name", excerpt([]byte(q.Name)))
 	}
+	if ca.IsOnion(q.Name) {
+		return v.checkOnionCAA(q, rec)
+	}
 	domain, set, p := relevantCAA(ctx, inq, q.Name)
 	if p != nil {
 		return p
 	}
 	rec.Found = domain
-	for _, r := range set[:min(len(set), maxCAARecords)] {
-		rec.Records = append(rec.Records, printable([]byte(fmt.Sprintf("%d %s %s", r.Flag, r.Tag, r.Value)), 256))
-	}
+	rec.Records = shownRecords(set)
 	if err := v.permits(set, q); err != nil {
 		return problem(acme.CAA, nil, "the CAA records of %s do not allow this CA to issue for %s: %v", domain, shownName(q), err)
 	}
 	return nil
+}
+
+// shownRecords are those of a set that go into the evidence.
+func shownRecords(set []*dns.CAA) (out []string) {
+	for _, r := range set[:min(len(set), maxCAARecords)] {
+		out = append(out, printable([]byte(fmt.Sprintf("%d %s %s", r.Flag, r.Tag, r.Value)), 256))
+	}
+	return out
 }
 
 func shownName(q acme.CAAQuery) string {

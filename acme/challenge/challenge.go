@@ -179,6 +179,8 @@ func (a *attempt) run(ctx context.Context) *acme.Problem {
 		return a.dnsAccount01(ctx)
 	case acme.DNSPersist01:
 		return a.dnsPersist01(ctx)
+	case acme.OnionCSR01:
+		return a.onionCSR01(ctx)
 	}
 	return problem(acme.Malformed, nil, "challenges of type %s are not supported", excerpt([]byte(a.q.Type)))
 }
@@ -196,6 +198,9 @@ func check(q acme.Validation) *acme.Problem {
 		return problem(acme.UnsupportedIdentifier, nil, "identifiers of this type can't be validated this way")
 	case !isHostname(q.Identifier.Value):
 		return problem(acme.Malformed, nil, "%s is not a host name", excerpt([]byte(q.Identifier.Value)))
+	case ca.IsOnion(q.Identifier.Value) != (q.Type == acme.OnionCSR01):
+		// RFC 7686 §2: such names are never asked of the DNS.
+		return problem(acme.Malformed, nil, "names in .onion, and no others, are validated by onion-csr-01")
 	case q.Wildcard && connects:
 		return problem(acme.Malformed, nil, "a wildcard can't be validated this way")
 	}

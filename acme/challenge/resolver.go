@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/secsy-pki/secsy-pki/acme"
+	"github.com/secsy-pki/secsy-pki/ca"
 )
 
 const (
@@ -260,6 +261,9 @@ func exchangeError(ctx context.Context, err error) error {
 
 // addresses finds the addresses of a host, which is its own if it is one, that may be connected to, IPv6 first.
 func (a *attempt) addresses(ctx context.Context, host string) ([]netip.Addr, *acme.Problem) {
+	if ca.IsOnion(host) {
+		return nil, problem(acme.DNSError, nil, "%s is in .onion, which is not in the DNS (RFC 7686)", host)
+	}
 	found := localhost(host)
 	if addr, err := netip.ParseAddr(host); err == nil {
 		found = []netip.Addr{addr}
