@@ -48,9 +48,9 @@ type Config struct {
 	// PreferredChains names, for a profile, the root whose chain is sent first, by
 	// its common name. Without it, it is the issuer's own.
 	PreferredChains map[string]string
-	Challenges     []ChallengeType   // offered, in this order; default DefaultChallenges
-	Binding        BindingMode       // of new accounts to external ones
-	Scope          Scope             // what all accounts here may order
+	Challenges      []ChallengeType // offered, in this order; default DefaultChallenges
+	Binding         BindingMode     // of new accounts to external ones
+	Scope           Scope           // what all accounts here may order
 
 	OrderLifetime time.Duration // to finalize it, default 7 days
 	AuthzLifetime time.Duration // of a valid authorization, default 30 days

@@ -113,7 +113,7 @@ type wireChallenge struct {
 	Status    string        `json:"status"`
 	Token     string        `json:"token,omitempty"`
 	Issuers   []string      `json:"issuer-domain-names,omitempty"` // of dns-persist-01, which has no token
-	Nonce     string        `json:"nonce,omitempty"` // of onion-csr-01, instead of a token
+	Nonce     string        `json:"nonce,omitempty"`               // of onion-csr-01, instead of a token
 	Validated string        `json:"validated,omitempty"`
 	Error     *wireProblem  `json:"error,omitempty"`
 }
