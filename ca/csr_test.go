@@ -332,6 +332,50 @@ func TestCSRProvesItsKey(t *testing.T) {
 	}
 }
 
+// A digest that is broken proves no key. The name of the algorithm is enough for
+// a no: nothing is verified by it.
+func TestBrokenDigestsAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	c := catest.New(t, unlinted)
+	for name, oid := range map[string]asn1.ObjectIdentifier{
+		"md2WithRSA": {1, 2, 840, 113549, 1, 1, 2}, "md5WithRSA": {1, 2, 840, 113549, 1, 1, 4}, "sha1WithRSA": {1, 2, 840, 113549, 1, 1, 5},
+		"dsaWithSHA1": {1, 2, 840, 10040, 4, 3}, "dsaWithSHA256": {2, 16, 840, 1, 101, 3, 4, 3, 2}, "ecdsaWithSHA1": {1, 2, 840, 10045, 4, 1}, "unknown": {1, 2, 3, 4},
+	} {
+		der := catest.CSR(t, catest.NewKey(t), "a.example")
+		var parts struct {
+			TBS asn1.RawValue
+			Alg pkix.AlgorithmIdentifier
+			Sig asn1.BitString
+		}
+		if _, err := asn1.Unmarshal(der, &parts); err != nil {
+			t.Fatal(err)
+		}
+		parts.Alg = pkix.AlgorithmIdentifier{Algorithm: oid}
+		der, err := asn1.Marshal(parts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.CheckCSR(t.Context(), "", der, catest.IDs("a.example"))
+		if r := refusal(t, err, ca.BadCSR); !strings.Contains(r.Detail, "SHA-256 or better") && !strings.Contains(r.Detail, "algorithm is not known") {
+			t.Errorf("%s: %s", name, r.Detail)
+		}
+	}
+}
+
+// What is asked for twice could be read in two ways.
+func TestRepeatedExtensionsAreRefused(t *testing.T) {
+	t.Parallel()
+	c := catest.New(t, unlinted)
+	names := func(n string) pkix.Extension { return extension(t, oidSAN, []asn1.RawValue{{Class: 2, Tag: 2, Bytes: []byte(n)}}) }
+	for _, list := range [][]pkix.Extension{
+		{names("evil.example"), names("a.example")}, {names("a.example"), names("evil.example")}, {names("a.example"), names("a.example")},
+	} {
+		der := csrOf(t, nil, func(r *x509.CertificateRequest) { r.ExtraExtensions = list })
+		_, err := c.CheckCSR(t.Context(), "", der, catest.IDs("a.example"))
+		wantRefusal(t, err, ca.BadCSR)
+	}
+}
+
 // sha1CSR signs a CSR anew with ecdsa-with-SHA1, which crypto/x509 does not make.
 func sha1CSR(t testing.TB, name string) []byte {
 	t.Helper()
