@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/secsy-pki/secsy-pki/acme"
+	"github.com/secsy-pki/secsy-pki/ca"
 )
 
 // Config is what a Corroborator is made of.
@@ -114,6 +115,10 @@ func (c *Corroborator) Close() {
 
 // Validate implements acme.Validator.
 func (c *Corroborator) Validate(ctx context.Context, v acme.Validation) (acme.ValidationRecord, *acme.Problem) {
+	if v.Type == acme.OnionCSR01 {
+		// What an onion service signs is the same wherever one stands.
+		return c.cfg.Validator.Validate(ctx, v)
+	}
 	if p := c.enough(ctx); p != nil {
 		return acme.ValidationRecord{Type: v.Type, Name: v.Identifier.Value, At: c.cfg.Clock()}, p
 	}
@@ -130,6 +135,9 @@ func (c *Corroborator) Validate(ctx context.Context, v acme.Validation) (acme.Va
 // CheckCAA implements acme.CAAChecker.
 func (c *Corroborator) CheckCAA(ctx context.Context, q acme.CAAQuery) (acme.CAARecord, *acme.Problem) {
 	rec := acme.CAARecord{Name: q.Name, At: c.cfg.Clock()}
+	if c.cfg.CAA != nil && ca.IsOnion(q.Name) {
+		return c.cfg.CAA.CheckCAA(ctx, q)
+	}
 	if p := c.enough(ctx); p != nil {
 		return rec, p
 	}

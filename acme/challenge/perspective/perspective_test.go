@@ -22,6 +22,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/secsy-pki/secsy-pki/acme"
+	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/acme/challenge"
 	"github.com/secsy-pki/secsy-pki/front"
 	"github.com/secsy-pki/secsy-pki/gate"
@@ -72,6 +73,25 @@ func TestWhatWeDoNotSeeOurselvesIsAskedOfNobody(t *testing.T) {
 	}
 	if _, p := c.CheckCAA(t.Context(), someQuery); p != wrong {
 		t.Errorf("got %v", p)
+	}
+	if n := a.times(); n != 0 {
+		t.Errorf("it was asked %d times", n)
+	}
+}
+
+// What an onion service signs needs no network to be seen.
+func TestOnionServicesAreAskedOfNobodyElse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.honest("fra", RIPENCC)
+	c := w.corroborator()
+	const service = "bbcweb3hytmzhn5d532owbu6oqadra5z3ar726vq5kgwwn6aucdccrad.onion"
+	v := acme.Validation{Type: acme.OnionCSR01, Identifier: ca.Identifier{Type: ca.DNS, Value: service}}
+	if rec, p := c.Validate(t.Context(), v); p != nil || rec.Perspectives != nil {
+		t.Errorf("got %+v, %v", rec, p)
+	}
+	if rec, p := c.CheckCAA(t.Context(), acme.CAAQuery{Name: service, Method: acme.OnionCSR01}); p != nil || rec.Perspectives != nil {
+		t.Errorf("CAA: got %+v, %v", rec, p)
 	}
 	if n := a.times(); n != 0 {
 		t.Errorf("it was asked %d times", n)
