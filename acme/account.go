@@ -120,7 +120,7 @@ func (s *Server) newAccount(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) checkNewAccount(w http.ResponseWriter, r *http.Request, req request, body newAccountBody) error {
 	if s.cfg.TermsOfService != "" && !body.TermsOfServiceAgreed {
 		w.Header().Add("Link", link(s.cfg.TermsOfService, "terms-of-service"))
-		return &Problem{Type: UserActionRequired, Detail: "the terms of service must be agreed to: " + s.cfg.TermsOfService}
+		return &Problem{Type: UserActionRequired, Detail: "the terms of service must be agreed to: " + s.cfg.TermsOfService, Instance: s.cfg.TermsOfService}
 	}
 	if err := checkContacts(body.Contact); err != nil {
 		return err
@@ -220,12 +220,9 @@ func (s *Server) updateAccount(r *http.Request, req request) (Account, error) {
 	if err := req.decode(&body); err != nil {
 		return a, err
 	}
-	switch body.Status {
-	case "", string(AccountValid):
-	case string(AccountDeactivated):
+	// RFC 8555 §7.3.2: any other wish for a status is ignored.
+	if body.Status == string(AccountDeactivated) {
 		return s.deactivateAccount(r, a)
-	default:
-		return a, malformed(`the only status an account can be given is "deactivated"`)
 	}
 	if body.Contact == nil || slices.Equal(*body.Contact, a.Contacts) {
 		return a, nil

@@ -107,6 +107,10 @@ func parseProtected(b []byte) (*message, error) {
 		if err := stringMember(h, "nonce", &m.nonce); err != nil {
 			return nil, err
 		}
+		// RFC 8555 §6.5.2: such a one was never given out, and another will not help.
+		if _, err := base64.RawURLEncoding.DecodeString(m.nonce); err != nil {
+			return nil, malformed("member \"nonce\" is not base64url without padding")
+		}
 	}
 	jwk, hasKey := h["jwk"]
 	_, hasID := h["kid"]

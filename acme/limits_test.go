@@ -336,7 +336,7 @@ func TestFailedProofsCostTheirSource(t *testing.T) {
 		}, true},
 		"another url": {func(c *client) *reply { return c.send(c.kid, jws(t, c.key, c.header(nobody, nil), "")) }, true},
 		"a used nonce": {func(c *client) *reply {
-			return c.send(c.kid, jws(t, c.key, c.header(c.kid, map[string]any{"nonce": "x"}), ""))
+			return c.send(c.kid, jws(t, c.key, c.header(c.kid, map[string]any{"nonce": "xx"}), ""))
 		}, false},
 		"no JWS":          {func(c *client) *reply { return c.send(c.kid, []byte("{}")) }, false},
 		"another's order": {func(c *client) *reply { return c.get(w.url("order/" + audit.NewID())) }, false},
@@ -605,7 +605,7 @@ func TestMistakesDoNotSlowAnAccountDown(t *testing.T) {
 		c.post(pending, "{}").problem(400, "malformed")
 		c.post(ready.str("finalize"), csrBody([]byte("x"))).problem(400, "badCSR")
 		c.post(o.str("finalize"), csrBody([]byte("x"))).problem(403, "orderNotReady")
-		c.send(pending, jws(t, c.key, c.header(pending, map[string]any{"nonce": "x"}), "")).problem(400, "badNonce")
+		c.send(pending, jws(t, c.key, c.header(pending, map[string]any{"nonce": "xx"}), "")).problem(400, "badNonce")
 		c.forged(pending, "").problem(400, "malformed")
 		c.post(w.url("revoke-cert"), map[string]any{"certificate": "x"}).problem(400, "malformed")
 	}

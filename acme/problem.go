@@ -50,6 +50,7 @@ type Problem struct {
 	Type        ProblemType    `json:"type"` // the handlers put the URN prefix before it
 	Detail      string         `json:"detail,omitempty"`
 	Status      int            `json:"status,omitempty"`
+	Instance    string         `json:"instance,omitempty"` // where people read on, of userActionRequired
 	Identifier  *ca.Identifier `json:"identifier,omitempty"`
 	Algorithms  []string       `json:"algorithms,omitempty"`
 	Subproblems []Problem      `json:"subproblems,omitempty"`

@@ -21,13 +21,14 @@ type wireProblem struct {
 	Type        string         `json:"type"`
 	Detail      string         `json:"detail,omitempty"`
 	Status      int            `json:"status,omitempty"`
+	Instance    string         `json:"instance,omitempty"`
 	Identifier  *ca.Identifier `json:"identifier,omitempty"`
 	Algorithms  []string       `json:"algorithms,omitempty"`
 	Subproblems []wireProblem  `json:"subproblems,omitempty"`
 }
 
 func wireProblemOf(p *Problem, top bool) wireProblem {
-	w := wireProblem{Type: urn + string(p.Type), Detail: p.Detail, Identifier: p.Identifier, Algorithms: p.Algorithms}
+	w := wireProblem{Type: urn + string(p.Type), Detail: p.Detail, Instance: p.Instance, Identifier: p.Identifier, Algorithms: p.Algorithms}
 	if top {
 		// RFC 8555 §6.7.1: "identifier" must not be at the top.
 		w.Status, w.Identifier = p.status(), nil

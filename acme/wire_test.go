@@ -519,12 +519,16 @@ func TestLengthsAreTrueOnTheWire(t *testing.T) {
 func TestABadNonceIsToldInTheWordsThatClientsKnow(t *testing.T) {
 	onTheWire(t, func(t *testing.T, w *world, x *wire) {
 		c := w.client()
-		for _, nonce := range []any{"AAAA", "", nil, strings.Repeat("A", 59), "a,b", "not base64!"} {
+		for _, nonce := range []any{"AAAA", "", nil, strings.Repeat("A", 60)} {
 			c.send(c.kid, jws(t, c.key, c.header(c.kid, map[string]any{"nonce": nonce}), "")).problem(400, "badNonce")
 			if !bytes.Contains(x.last().body, []byte("JWS has an invalid anti-replay nonce")) {
 				t.Errorf("%v: %s", nonce, x.last().body)
 			}
 			c.get(c.kid).want(200) // with the nonce of the refusal
+		}
+		// RFC 8555 §6.5.2: what is no base64url was never a nonce.
+		for _, nonce := range []any{"a,b", "not base64!", "AAAA=", "A", 7} {
+			c.send(c.kid, jws(t, c.key, c.header(c.kid, map[string]any{"nonce": nonce}), "")).problem(400, "malformed")
 		}
 	})
 }
@@ -879,7 +883,7 @@ func TestTheConnectionIsKept(t *testing.T) {
 		for range 20 {
 			c.get(c.kid).want(200)
 			c.get(w.url("order/" + strings.Repeat("0", 32))).want(404)
-			c.send(c.kid, jws(t, c.key, c.header(c.kid, map[string]any{"nonce": "x"}), "")).want(400)
+			c.send(c.kid, jws(t, c.key, c.header(c.kid, map[string]any{"nonce": "xx"}), "")).want(400)
 		}
 		if x.n != 1 {
 			t.Errorf("%d connections", x.n)

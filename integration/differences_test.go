@@ -66,8 +66,8 @@ var differences = []difference{
 		why: "it is final (RFC 8555 §7.1.6)",
 	},
 	{
-		what: "an account update that changes nothing", facet: "outcome", ours: "200 valid", pebble: "400 malformed", probes: []string{"account: empty update", "account: status valid"},
-		why: "RFC 8555 §7.3.2: what is not known is ignored, and the account told",
+		what: "an account update that changes nothing", facet: "outcome", ours: "200 valid", pebble: "400 malformed", probes: []string{"account: empty update", "account: status valid", "account: status revoked"},
+		why: "RFC 8555 §7.3.2: what is not known, or not the client's to say, is ignored",
 	},
 	{
 		what: "key change", facet: "outcome", ours: "200 valid", pebble: "200", probes: []string{"key change: right"},
@@ -102,6 +102,10 @@ var differences = []difference{
 	{
 		what: "`url` that is not the request's", facet: "outcome", ours: "403 unauthorized", pebble: "400 malformed", probes: []string{"url: *"},
 		why: "RFC 8555 §6.4: unauthorized",
+	},
+	{
+		what: "a nonce that is not base64url", facet: "outcome", ours: "400 malformed", pebble: "400 badNonce", probes: []string{"nonce: no base64url"},
+		why: "RFC 8555 §6.5.2: malformed; no server gave it out",
 	},
 	{
 		what: "a request whose own URL has a query", facet: "outcome", ours: "201 pending", pebble: "400 malformed", probes: []string{"url: with the request's query"},
