@@ -321,8 +321,13 @@ func TestRevokedAccountStaysOut(t *testing.T) {
 		url     string
 		payload any
 	}{
-		{u, ""}, {r.str("finalize"), csr}, {c.kid, ""}, {c.kid, map[string]any{"contact": []string{}}}, {c.kid, map[string]any{"status": "deactivated"}},
-		{w.url("new-order"), dns("b.example.com")}, {w.url("key-change"), map[string]any{}},
+		{u, ""},
+		{r.str("finalize"), csr},
+		{c.kid, ""},
+		{c.kid, map[string]any{"contact": []string{}}},
+		{c.kid, map[string]any{"status": "deactivated"}},
+		{w.url("new-order"), dns("b.example.com")},
+		{w.url("key-change"), map[string]any{}},
 	} {
 		if r := c.post(row.url, row.payload).problem(403, "unauthorized"); !strings.Contains(r.str("detail"), "revoked") {
 			t.Errorf("%s: %s", row.url, r.body)

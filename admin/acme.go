@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -11,8 +12,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"crypto/rand"
 
 	"github.com/secsy-pki/secsy-pki/admin/client"
 	"github.com/secsy-pki/secsy-pki/audit"

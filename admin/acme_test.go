@@ -218,7 +218,8 @@ func TestAccountsAreListedShownAndRevoked(t *testing.T) {
 		f    client.AccountFilter
 		want string
 	}{
-		{client.AccountFilter{Status: "revoked"}, ids[1]}, {client.AccountFilter{Directory: "devices"}, ids[1]},
+		{client.AccountFilter{Status: "revoked"}, ids[1]},
+		{client.AccountFilter{Directory: "devices"}, ids[1]},
 		{client.AccountFilter{Directory: "default", Limit: 1}, ids[2]},
 	} {
 		if page, err := h.client.ListAccounts(t.Context(), row.f); err != nil || len(page.Accounts) != 1 || page.Accounts[0].ID != row.want {
