@@ -46,6 +46,7 @@ func (s *Server) endpoints() []endpoint {
 		either("directory", "/directory", s.directory),
 		either("newNonce", "/new-nonce", s.newNonce),
 		get("help", "/"+helpPath, s.help),
+		s.unpauseEndpoint(),
 		open(get("renewalInfo", "/"+renewalInfoPath+"*", s.renewalInfo)),
 		post("newAccount", "/new-account", s.newAccount),
 		post("newOrder", "/new-order", s.newOrder),

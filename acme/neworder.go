@@ -72,6 +72,9 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 	if q, ok := errors.AsType[*QuotaError](err); ok {
 		return s.overQuota(r, o, q)
 	}
+	if p, ok := errors.AsType[*PausedError](err); ok {
+		return s.paused(r, o.AccountID, p)
+	}
 	if err != nil {
 		return tooMany(err, s.cfg.MaxOpenOrders)
 	}

@@ -46,6 +46,9 @@ func (s *Server) newAuthz(w http.ResponseWriter, r *http.Request) error {
 		}
 		return s.writeAuthorization(w, http.StatusOK, a)
 	}
+	if err := s.notPaused(r, want); err != nil {
+		return err
+	}
 	if err := s.store.CreateAuthorization(r.Context(), want, s.cfg.MaxOpenOrders); err != nil {
 		return tooManyAhead(err, s.cfg.MaxOpenOrders)
 	}

@@ -57,6 +57,7 @@ type Problem struct {
 	RetryAfter  time.Duration  `json:"-"`
 	Location    string         `json:"-"`
 	Err         error          `json:"-"` // for our log, never sent
+	Private     string         `json:"-"` // sent after the detail, and never logged or kept
 }
 
 func (p *Problem) Error() string {

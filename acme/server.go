@@ -87,6 +87,7 @@ type Config struct {
 	Limiter    *ratelimit.Limiter  // nil: no limits of requests
 	Budget     *ratelimit.Budget   // patience with accounts that ask for others' objects; nil: without end
 	OrderQuota ratelimit.Quota     // of identifiers in new orders, for each account; the zero Quota is off
+	Pausing    Pausing             // of names whose validations go on failing; the zero Pausing is off
 	Recorder   *ratelimit.Recorder // told of what the quota refuses, and of revocations without a turn; nil: nobody is
 
 	Logger     *slog.Logger
@@ -107,6 +108,7 @@ type Server struct {
 	header  []headerLine // of every answer
 	classes classes
 	decoys  decoys
+	pauses  pauses
 	keys    *keyCache
 	*shared
 

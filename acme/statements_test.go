@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/secsy-pki/secsy-pki/acme"
 	"github.com/secsy-pki/secsy-pki/ca"
@@ -80,6 +81,7 @@ func TestAnIssuanceTakesNoMoreStatementsThanCounted(t *testing.T) {
 		w := limitedWorld(t, ratelimit.Config{}, func(c *acme.Config) {
 			authority := catest.New(t, func(c *ca.Config) { c.Store = store.NewCA(counted) })
 			c.CA = authority.Authority
+			c.Pausing = acme.Pausing{Failures: 50, Period: time.Hour}
 			c.Store = &watched{Store: store.NewACME(counted), moved: make(chan struct{})}
 		})
 		c := w.client()

@@ -69,6 +69,7 @@ type Store interface {
 	Certificates
 	Devices
 	NonceStates
+	Pauses
 	Reuse
 	Renewals
 	Ahead
@@ -127,6 +128,7 @@ type Orders interface {
 type OrderLimits struct {
 	MaxOpen int             // orders that are neither finalized nor invalid
 	Quota   ratelimit.Quota // of identifiers; the zero Quota is off
+	Pausing bool            // whether what is paused may not be needed
 }
 
 // An OrderRef is an order in a list.
@@ -268,6 +270,7 @@ type Validated struct {
 	PurgeAt     time.Time // of the authorization
 	CAAAt       time.Time // when CAA records allowed a certificate, zero if they were not asked for
 	Closing     Closing   // of the order, if it failed
+	Failure     *Failure  // counts if it failed; nil: no pausing
 }
 
 // A Sweep is one round of cleaning.

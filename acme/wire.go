@@ -32,6 +32,7 @@ func wireProblemOf(p *Problem, top bool) wireProblem {
 	if top {
 		// RFC 8555 §6.7.1: "identifier" must not be at the top.
 		w.Status, w.Identifier = p.status(), nil
+		w.Detail += p.Private
 	}
 	for i := range p.Subproblems {
 		w.Subproblems = append(w.Subproblems, wireProblemOf(&p.Subproblems[i], false))

@@ -371,6 +371,7 @@ func (s *Server) finishValidation(ctx context.Context, a Authorization, lease, b
 		if v.Contested = errors.Is(problem, ErrContested); v.Contested {
 			action = "authorization.contested"
 		}
+		v.Failure = s.failure(a, p, now)
 	}
 	rec = boundedRecord(rec)
 	e := audit.New(actor(a.AccountID), action, "authorization/"+a.ID, map[string]any{

@@ -237,6 +237,9 @@ func (a *app) buildACME(context.Context) error {
 			cfg.NoSubdomains = append(cfg.NoSubdomains, string(p.Name))
 		}
 	}
+	if c.Pausing.Enabled {
+		cfg.Pausing = acme.Pausing{Failures: c.Pausing.Failures, Period: c.Pausing.Period.Std()}
+	}
 	cfg.CAAIdentities = domains(c.CAAIdentities)
 	if a.cfg.ChecksCAA() {
 		cfg.CAA = network

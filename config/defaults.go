@@ -89,6 +89,7 @@ func Default() *Config {
 			ReuseAuthorizations:   true,
 			ReuseOrders:           true,
 			MaxPendingOrders:      300,
+			Pausing:               Pausing{Enabled: true, Failures: 50, Period: Duration(30 * day)},
 			CAA:                   CAAAuto,
 			Challenges:            []string{"http-01", "dns-01", "tls-alpn-01"},
 			RenewalPoll:           Duration(6 * time.Hour),

@@ -679,6 +679,9 @@ type ACME struct {
 	// an order that are not proven.
 	MaxPendingOrders int `yaml:"max_pending_orders" allow:"1..100000"`
 
+	// Names that an account goes on failing to prove.
+	Pausing Pausing `yaml:"pausing"`
+
 	// The challenges that clients may choose from. Names can be proven by all of
 	// them, wildcards by those that begin with dns, addresses by http-01 and
 	// tls-alpn-01, devices by device-attest-01 alone, names in .onion by
@@ -764,6 +767,20 @@ type Directory struct {
 
 	// Unfinished orders that one account may have. 0: acme.max_pending_orders.
 	MaxPendingOrders int `yaml:"max_pending_orders" allow:"0..100000"`
+}
+
+// Pausing keeps clients that nobody looks after from trying for ever.
+type Pausing struct {
+	// Whether an account's orders for a name are refused once proving it has
+	// failed too often. The refusal has a link with which whoever runs the client
+	// ends the pause; a proof ends it, too.
+	Enabled bool `yaml:"enabled"`
+
+	// So many failures in a row pause a name for an account.
+	Failures int `yaml:"failures" allow:"3..10000"`
+
+	// Failures that are farther apart are not in a row.
+	Period Duration `yaml:"period" allow:"1h..366d"`
 }
 
 // Validation is how the ACME server goes out and looks.

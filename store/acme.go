@@ -282,14 +282,25 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 		// Without a quota, two at the same instant may both see the last free
 		// place: the bound is against floods, and is soft by as many as arrive
 		// at once.
-		n, err := tx.Exec(ctx, `INSERT INTO acme_orders (id, account_id, status, profile, identifiers, authz_ids, open_authzs,
+		insert := func(pausing bool) (int64, error) {
+			return tx.Exec(ctx, `INSERT INTO acme_orders (id, account_id, status, profile, identifiers, authz_ids, open_authzs,
 				not_before, not_after, created_at, expires, sweep_at, directory, set_hash, replaces, renewal)
 			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $17
 			WHERE (SELECT COUNT(*) FROM (SELECT 1 FROM acme_orders
-				WHERE account_id = $2 AND status IN ('pending', 'ready') LIMIT $16) open_ones) < $16`,
-			o.ID, o.AccountID, string(o.Status), o.Profile, asJSON(o.Identifiers), asJSON(o.AuthzIDs), notValid(as),
-			micros(o.NotBefore), micros(o.NotAfter), micros(o.CreatedAt), micros(o.Expires), micros(o.Expires),
-			o.Directory, o.SetHash, string(o.Replaces), int64(l.MaxOpen), flag(o.Renewal))
+				WHERE account_id = $2 AND status IN ('pending', 'ready') LIMIT $16) open_ones) < $16
+				AND ($18 = 0 OR NOT EXISTS (SELECT 1 FROM acme_failures f WHERE f.account_id = $2 AND f.paused_at <> 0))`,
+				o.ID, o.AccountID, string(o.Status), o.Profile, asJSON(o.Identifiers), asJSON(o.AuthzIDs), notValid(as),
+				micros(o.NotBefore), micros(o.NotAfter), micros(o.CreatedAt), micros(o.Expires), micros(o.Expires),
+				o.Directory, o.SetHash, string(o.Replaces), int64(l.MaxOpen), flag(o.Renewal), flag(pausing))
+		}
+		// One look for both, and for most accounts the only one.
+		pausing := l.Pausing && len(as) > 0
+		n, err := insert(pausing)
+		if err == nil && n == 0 {
+			if err = whyNotOrdered(ctx, tx, o, as, pausing); err == nil {
+				n, err = insert(false)
+			}
+		}
 		if err != nil {
 			return err
 		}
@@ -466,6 +477,11 @@ func (s *ACME) FinishValidation(ctx context.Context, v acme.Validated, e audit.E
 			return err
 		}
 		if v.Failed != nil {
+			if v.Failure != nil {
+				if err := countFailure(ctx, tx, *v.Failure); err != nil {
+					return err
+				}
+			}
 			return closeOrder(ctx, tx, v.OrderID, v.Closing)
 		}
 		// Two authorizations that become valid at once wait here for each
@@ -674,6 +690,7 @@ func (s *ACME) Sweep(ctx context.Context, w acme.Sweep) (int, error) {
 				(SELECT q.kind, q.subject FROM quotas q WHERE q.free_at <= $1 ORDER BY q.free_at LIMIT $2)`,
 				[]any{now, limit},
 			},
+			{sweepFailures, []any{now, limit}},
 		} {
 			n, err := tx.Exec(ctx, step.q, step.args...)
 			if err != nil {

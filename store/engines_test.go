@@ -35,6 +35,7 @@ func TestEngines(t *testing.T) {
 		{"admission", storetest.Admission},
 		{"acmenonces", storetest.ACMENonces},
 		{"acmecontested", storetest.ACMEContested},
+		{"acmepauses", storetest.ACMEPauses},
 	}
 	for _, engine := range engines {
 		for _, suite := range suites {
