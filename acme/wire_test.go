@@ -915,3 +915,33 @@ func TestLinksAreBelowTheConfiguredAddress(t *testing.T) {
 		}
 	})
 }
+
+// Rule 13: renewal information is a plain GET, in JSON, with a Retry-After that
+// clients take (a minute to a day), a start before its end, and as many slashes
+// before the id as a client joins it with. It has no nonce: caches may keep it.
+func TestRenewalInfoOnTheWire(t *testing.T) {
+	onTheWire(t, func(t *testing.T, w *world, x *wire) {
+		c := w.client()
+		cert, _ := c.issue("a.example.com")
+		base := c.do("GET", w.url("directory"), "", nil).want(200).str("renewalInfo")
+		if strings.HasSuffix(base, "/") {
+			t.Errorf("renewalInfo is at %q", base)
+		}
+		for _, joined := range []string{"/", "//", ""} {
+			s := w.stranger()
+			r := s.do("GET", base+joined+certID(cert), "", nil).want(200)
+			r.window()
+			raw := x.last()
+			after, err := strconv.Atoi(strings.Join(raw.all("retry-after"), ","))
+			if err != nil || after < 60 || after > 86400 {
+				t.Errorf("Retry-After %q", raw.all("retry-after"))
+			}
+			if got := raw.all("content-type"); !slices.Equal(got, []string{"application/json"}) {
+				t.Errorf("Content-Type %q", got)
+			}
+			if got := raw.all("replay-nonce"); got != nil {
+				t.Errorf("a nonce that a cache may hand to many: %q", got)
+			}
+		}
+	})
+}
