@@ -222,3 +222,47 @@ func TestProblemTypesAreRegistered(t *testing.T) {
 		}
 	})
 }
+
+// NeySlim/ultimate-ca-manager 191: whoever signs with a bare key has no account,
+// and gets none by ordering.
+func TestNoOrderWithoutAnAccount(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string][]func(*acme.Config){
+		"open":  nil,
+		"bound": {func(c *acme.Config) { c.Binding = acme.BindingRequired }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, options...)
+			s := w.stranger()
+			s.post(w.url("new-order"), dns("a.example.com")).problem(400, "malformed")
+			s.post(w.url("new-account"), map[string]any{"onlyReturnExisting": true}).problem(400, "accountDoesNotExist")
+		})
+	}
+}
+
+// rmbolger/Posh-ACME 227.
+func TestEveryChallengeHasAStatus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.client()
+	w.validator.fail("bad.example.com", &acme.Problem{Type: acme.Connection, Detail: "refused"})
+	for _, name := range []string{"good.example.com", "bad.example.com", "given-up.example.com"} {
+		_, r := c.order(name)
+		a := r.strs("authorizations")[0]
+		states := challenges(c.get(a))
+		u := c.challengeURL(a, "http-01")
+		if name == "given-up.example.com" {
+			c.post(a, map[string]any{"status": "deactivated"}).want(200)
+		} else {
+			c.prove(a, "http-01")
+		}
+		states = append(states, challenges(c.get(a))...)
+		states = append(states, challengeState{"http-01", c.get(u).str("status")})
+		for _, s := range states {
+			if !slices.Contains([]string{"pending", "processing", "valid", "invalid"}, s.status) {
+				t.Errorf("%s: %v", name, s)
+			}
+		}
+	}
+}
