@@ -355,10 +355,11 @@ func TestTheSlowAreNotWaitedForOnceTheyDoNotMatter(t *testing.T) {
 func TestEndingIsNoDissent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.honest("fra", RIPENCC).hold = make(chan struct{})
+	l := w.honest("fra", RIPENCC)
+	l.hold, l.began = make(chan struct{}), make(chan struct{}, 1)
 	c := w.corroborator()
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(100*time.Millisecond, cancel)
+	go func() { <-l.began; cancel() }()
 	if _, p := c.Validate(ctx, someValidation); p == nil {
 		t.Error("a validation that was broken off passed")
 	}
@@ -433,6 +434,58 @@ func TestServerTakesOnlyProperQuestions(t *testing.T) {
 	}
 	if n := l.times(); n != 1 {
 		t.Errorf("it looked %d times", n)
+	}
+}
+
+// An endless counts what is read from it.
+type endless struct{ n int }
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.n += len(p)
+	return len(p), nil
+}
+
+func TestNoMoreIsReadThanAQuestionMayHave(t *testing.T) {
+	t.Parallel()
+	g, err := gate.New(gate.Config{Seats: 1, Reserve: &[gate.Classes]int{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	s, err := NewServer(ServerConfig{Name: "fra", Region: RIPENCC, Validator: &look{}, Gate: g})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := &endless{}
+	req := httptest.NewRequest(http.MethodPost, pathValidation, body)
+	req.Header.Set("Content-Type", jsonType)
+	leaf := w.pki.client(t).Leaf
+	req.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}, VerifiedChains: [][]*x509.Certificate{{leaf}}}
+	rec := httptest.NewRecorder()
+	s.ServeHTTP(rec, req)
+	if rec.Code != http.StatusBadRequest || body.n > 4*maxMessage {
+		t.Errorf("status %d after %d octets", rec.Code, body.n)
+	}
+	expired := w.pki.issue(t, "primary.example", x509.ExtKeyUsageClientAuth, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }).Leaf
+	req.TLS.PeerCertificates[0] = expired // since the handshake
+	rec = httptest.NewRecorder()
+	if s.ServeHTTP(rec, req); rec.Code != http.StatusForbidden {
+		t.Errorf("a certificate that has expired meanwhile: status %d", rec.Code)
+	}
+}
+
+// TestWhatIsToldIsAboutTheName holds that trouble of perspectives is no reason to
+// tell a client while another perspective has one.
+func TestWhatIsToldIsAboutTheName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	trouble := &acme.Problem{Type: acme.ServerInternal, Detail: "out of sockets"}
+	w.honest("fra", RIPENCC).set(trouble)
+	w.honest("nrt", APNIC).set(trouble)
+	w.honest("iad", ARIN).set(&acme.Problem{Type: acme.DNSError, Detail: "NXDOMAIN"})
+	_, p := w.corroborator().Validate(t.Context(), someValidation)
+	if p == nil || p.Type != acme.DNSError || p.Detail != "3 of 3 remote perspectives did not see it (apnic, arin, ripencc): NXDOMAIN" {
+		t.Errorf("got %v", p)
 	}
 }
 
