@@ -22,8 +22,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/secsy-pki/secsy-pki/acme"
-	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/acme/challenge"
+	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/front"
 	"github.com/secsy-pki/secsy-pki/gate"
 )
