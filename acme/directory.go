@@ -32,7 +32,8 @@ func (s *Server) directory(w http.ResponseWriter, _ *http.Request) error {
 		Meta        directoryMeta `json:"meta"`
 	}{
 		s.url("new-nonce"), s.url("new-account"), s.url("new-order"), newAuthz, s.url("revoke-cert"), s.url("key-change"), s.url(renewalInfoPath),
-		directoryMeta{s.cfg.TermsOfService, s.cfg.Website, s.cfg.CAAIdentities, s.cfg.Profiles, s.cfg.Binding == BindingRequired, s.cfg.Subdomains,
+		directoryMeta{
+			s.cfg.TermsOfService, s.cfg.Website, s.cfg.CAAIdentities, s.cfg.Profiles, s.cfg.Binding == BindingRequired, s.cfg.Subdomains,
 			s.cfg.CAA != nil && slices.Contains(s.cfg.Challenges, OnionCSR01),
 		},
 	})

@@ -270,3 +270,23 @@ func TestAncestorsAreBounded(t *testing.T) {
 	moved := &client{t: t, w: off, key: c.key, kid: strings.Replace(c.kid, w.base, off.base, 1)}
 	moved.born("pending", "sub.example.org")
 }
+
+// FuzzAncestors holds what is above a name to be just that, in few.
+func FuzzAncestors(f *testing.F) {
+	for _, s := range []string{"", ".", "a", "a.b", "a..b", ".a", "a.", "a.b.c.example.org", strings.Repeat("a.", 300)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		last := name
+		list := acme.Ancestors(name)
+		for _, a := range list {
+			if a == "" || !strings.HasSuffix(name, "."+a) || len(a) >= len(last) || strings.Contains(strings.TrimSuffix(last, "."+a), ".") {
+				t.Fatalf("%q is not right above %q: %q", a, last, list)
+			}
+			last = a
+		}
+		if len(list) > 16 {
+			t.Fatalf("%d", len(list))
+		}
+	})
+}

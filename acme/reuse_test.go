@@ -290,7 +290,7 @@ func TestTheSameWishIsTheSameOrder(t *testing.T) {
 	}
 
 	// Finalized is over; so is what has little time left.
-	r = c.post(r.str("finalize"), csrBody(catest.CSR(t, newKey(t), "a.example.com", "b.example.com"))).want(200)
+	c.post(r.str("finalize"), csrBody(catest.CSR(t, newKey(t), "a.example.com", "b.example.com"))).want(200)
 	if u, _ := c.order("a.example.com", "b.example.com"); u == first {
 		t.Error("a finalized order came back")
 	}

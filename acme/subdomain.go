@@ -71,7 +71,8 @@ func (s *Server) ancestry(ctx context.Context, a Account, o Order, ids []orderId
 		if !wildcard {
 			base = id.Value
 		}
-		if id.Type != ca.DNS || !below(base, above.Value) && !(wildcard && base == above.Value) {
+		// A wildcard lies below its own base.
+		if fits := below(base, above.Value) || wildcard && base == above.Value; !fits || id.Type != ca.DNS {
 			return nil, aboutNameErr(Malformed, "its ancestorDomain is not a domain above it", id)
 		}
 		switch ok, err := s.mayAuthorizeBelow(ctx, a, o.Profile, above); {

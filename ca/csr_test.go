@@ -366,7 +366,9 @@ func TestBrokenDigestsAreRefusedByName(t *testing.T) {
 func TestRepeatedExtensionsAreRefused(t *testing.T) {
 	t.Parallel()
 	c := catest.New(t, unlinted)
-	names := func(n string) pkix.Extension { return extension(t, oidSAN, []asn1.RawValue{{Class: 2, Tag: 2, Bytes: []byte(n)}}) }
+	names := func(n string) pkix.Extension {
+		return extension(t, oidSAN, []asn1.RawValue{{Class: 2, Tag: 2, Bytes: []byte(n)}})
+	}
 	for _, list := range [][]pkix.Extension{
 		{names("evil.example"), names("a.example")}, {names("a.example"), names("evil.example")}, {names("a.example"), names("a.example")},
 	} {
