@@ -53,6 +53,7 @@ func typeWorld(t *testing.T) (*world, *refusing) {
 var elsewhere = map[string]string{
 	"externalAccountRequired": "TestAccountsAreBoundAsTheDirectorySays",
 	"alreadyReplaced":         "TestReplacementIsEchoedAndKeptForGood",
+	"onionCAARequired":        "TestOnionServicesGetCertificates",
 	"badAttestationStatement": "TestAttestationThatIsNotBelievedEndsTheOrder",
 }
 
