@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -60,11 +61,7 @@ func TestLegosLibraryDoesItsWholeJob(t *testing.T) {
 }
 
 // Tests of eggsampler/acme that say by themselves that the server has not what they try.
-var eggsamplerSkips = []string{
-	"TestClient_FetchAllCertificates", // there is one chain
-	"TestClient_NewOrderWithProfile",  // clients choose no profile
-	"TestWildcardDNSAccount",          // dns-account-01 is not offered
-}
+var eggsamplerSkips = []string{"TestClient_FetchAllCertificates"} // there is one chain
 
 // TestEggsamplersOwnTestsPass runs the tests of github.com/eggsampler/acme/v3, the
 // client that Boulder is tested with, against our directory. Two things are
@@ -92,7 +89,10 @@ func TestEggsamplersOwnTestsPass(t *testing.T) {
 	s := startQuickstart(t, quickstart{dns: dns, http01: http01})
 	s.stop()
 	setSection(t, configOf(s.dir), "rate_limit:", unlimited)
-	setSection(t, configOf(s.dir), "acme:", "  terms_of_service: https://ca.example/terms\n")
+	setSection(t, configOf(s.dir), "acme:", `  terms_of_service: https://ca.example/terms
+  challenges: [http-01, dns-01, dns-account-01]
+  profiles: [{name: tls-server, description: TLS servers}]
+`)
 	s.start(t)
 	trust(t, s, filepath.Join(dir, "trust", "test", "certs", "pebble.minica.pem"))
 	cmd := exec.CommandContext(t.Context(), bin, "-test.v", "-test.timeout=5m")
@@ -204,6 +204,41 @@ func TestTheGoProjectsClientDoesItsWholeJob(t *testing.T) {
 	if _, err := c.AuthorizeOrder(ctx, acme.DomainIDs("late.go.example.com")); err == nil {
 		t.Error("an order after deactivation")
 	}
+	verifyAudit(t, s)
+}
+
+// TestTheGoProjectsClientIsBound has it register where accounts are to be bound
+// to others, with the key and without.
+func TestTheGoProjectsClientIsBound(t *testing.T) {
+	t.Parallel()
+	s := startQuickstart(t, quickstart{})
+	s.stop()
+	setSection(t, configOf(s.dir), "acme:", "  external_account_binding: required\n")
+	s.start(t)
+	kid, mac := s.eabKey(t)
+	key, err := base64.RawURLEncoding.DecodeString(mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	register := func(b *acme.ExternalAccountBinding) (*acme.Account, error) {
+		c := &acme.Client{Key: p256(t), DirectoryURL: s.env["ACME_DIRECTORY"], HTTPClient: s.client(t)}
+		return c.Register(t.Context(), &acme.Account{ExternalAccountBinding: b}, acme.AcceptTOS)
+	}
+	refused := func(what, typ string, b *acme.ExternalAccountBinding) {
+		t.Helper()
+		_, err := register(b)
+		if p, ok := errors.AsType[*acme.Error](err); !ok || p.ProblemType != "urn:ietf:params:acme:error:"+typ {
+			t.Errorf("%s: %v; want %s", what, err, typ)
+		}
+	}
+	refused("without a binding", "externalAccountRequired", nil)
+	refused("with another key", "unauthorized", &acme.ExternalAccountBinding{KID: kid, Key: make([]byte, len(key))})
+	refused("with a key of nobody", "unauthorized", &acme.ExternalAccountBinding{KID: "nobody", Key: key})
+	a, err := register(&acme.ExternalAccountBinding{KID: kid, Key: key})
+	if err != nil || a.Status != acme.StatusValid {
+		t.Fatalf("with the key: %v, %v", a, err)
+	}
+	refused("with a key that was used", "unauthorized", &acme.ExternalAccountBinding{KID: kid, Key: key})
 	verifyAudit(t, s)
 }
 
