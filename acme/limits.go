@@ -180,6 +180,8 @@ func (s *Server) orderLimits(o Order) OrderLimits {
 	l := OrderLimits{MaxOpen: s.cfg.MaxOpenOrders, Quota: s.cfg.OrderQuota, Pausing: s.cfg.Pausing.Failures > 0}
 	if o.exempt() {
 		l.Quota = ratelimit.Quota{}
+	} else {
+		l.Debits = s.debits(o)
 	}
 	return l
 }
@@ -218,8 +220,7 @@ func (s *Server) overQuota(r *http.Request, o Order, q *QuotaError) error {
 	wait := max(q.Decision.RetryAfter, time.Second)
 	return &Problem{
 		Type: RateLimited, RetryAfter: wait, Err: q,
-		Detail: fmt.Sprintf("the account's quota of %d identifiers in %s does not hold this order's %d now; it will in %d seconds, at %s",
-			s.cfg.OrderQuota.Limit, s.cfg.OrderQuota.Window, len(o.Identifiers), int64(wait/time.Second), wireTime(o.CreatedAt.Add(wait+time.Second-1))),
+		Detail: s.usedUp(o, q, wait),
 	}
 }
 

@@ -871,3 +871,47 @@ func TestRefusalsPointToHelp(t *testing.T) {
 		t.Errorf("%v %s", page.header, page.body)
 	}
 }
+
+// An account has only so many orders for one set of names, and all accounts only so
+// many for one registered domain. What one of the quotas refuses costs none.
+func TestDuplicatesAndDomainsHaveQuotas(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var later atomic.Int64
+	w := limitedWorld(t, ratelimit.Config{}, func(c *acme.Config) {
+		c.DuplicateQuota = ratelimit.Quota{Limit: 2, Window: time.Hour}
+		c.DomainQuota = ratelimit.Quota{Limit: 5, Window: 10 * time.Hour}
+		c.Clock = func() time.Time { return now.Add(time.Duration(later.Load())) }
+	})
+	c, other := w.client(), w.client()
+	url := w.url("new-order")
+	refused := func(c *client, want string, names ...string) {
+		t.Helper()
+		r := c.post(url, dns(names...)).problem(429, "rateLimited")
+		if !strings.Contains(r.str("detail"), want) || r.header.Get("Retry-After") != "600" {
+			t.Errorf("detail is %q, Retry-After %q", r.str("detail"), r.header.Get("Retry-After"))
+		}
+	}
+	const duplicates, domains = "all 2 orders for exactly these names", "the 5 orders for names of example.com"
+	c.order("a.example.com", "b.example.com")
+	c.order("b.example.com", "a.example.com")
+	for range 3 {
+		refused(c, duplicates, "a.example.com", "b.example.com")
+	}
+	c.order("a.example.com")
+	other.order("a.example.com", "b.example.com")
+	other.order("c.example.com", "example.com", "c.example.net") // the fifth of example.com
+	for range 3 {
+		refused(c, domains, "d.example.com", "d.example.net")
+		refused(other, domains, "www.example.com")
+	}
+	for i := range 4 { // of which none was spent on what was refused
+		c.order(fmt.Sprintf("%d.example.net", i))
+	}
+	if n := w.server.QuotaRefused(); n != 9 {
+		t.Errorf("%d refusals are counted of 9", n)
+	}
+	later.Store(int64(2*time.Hour + time.Second))
+	c.order("a.example.com", "b.example.com")
+	refused(c, domains, "a.example.com")
+}

@@ -84,11 +84,16 @@ type Config struct {
 	RenewalPoll time.Duration // how often clients ask whether to renew, default 6 h, a minute to a day
 
 	// Admission. Handler charges accounts; sources are charged before it, by Routes.
-	Limiter    *ratelimit.Limiter  // nil: no limits of requests
-	Budget     *ratelimit.Budget   // patience with accounts that ask for others' objects; nil: without end
-	OrderQuota ratelimit.Quota     // of identifiers in new orders, for each account; the zero Quota is off
-	Pausing    Pausing             // of names whose validations go on failing; the zero Pausing is off
-	Recorder   *ratelimit.Recorder // told of what the quota refuses, and of revocations without a turn; nil: nobody is
+	Limiter    *ratelimit.Limiter // nil: no limits of requests
+	Budget     *ratelimit.Budget  // patience with accounts that ask for others' objects; nil: without end
+	OrderQuota ratelimit.Quota    // of identifiers in new orders, for each account; the zero Quota is off
+	// DuplicateQuota is of orders of one account for one set of names, DomainQuota of
+	// orders of all for one registered domain; the zero Quota is off. Renewals in
+	// their window are counted by none.
+	DuplicateQuota, DomainQuota ratelimit.Quota
+
+	Pausing  Pausing             // of names whose validations go on failing; the zero Pausing is off
+	Recorder *ratelimit.Recorder // told of what the quota refuses, and of revocations without a turn; nil: nobody is
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: no metrics
@@ -227,8 +232,10 @@ func (c *Config) check() error {
 	if c.PreAuthorization && !c.ReuseAuthorizations {
 		return errors.New("acme: PreAuthorization is of no use without ReuseAuthorizations")
 	}
-	if err := c.OrderQuota.Validate(); err != nil {
-		return fmt.Errorf("acme: the quota of identifiers: %w", err)
+	for what, q := range map[string]ratelimit.Quota{"identifiers": c.OrderQuota, "duplicates": c.DuplicateQuota, "registered domains": c.DomainQuota} {
+		if err := q.Validate(); err != nil {
+			return fmt.Errorf("acme: the quota of %s: %w", what, err)
+		}
 	}
 	return c.checkChallenges()
 }

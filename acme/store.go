@@ -28,7 +28,10 @@ var (
 
 // A QuotaError says that an order costs more than its account's quota holds: now,
 // or ever.
-type QuotaError struct{ Decision ratelimit.Decision }
+type QuotaError struct {
+	Decision ratelimit.Decision
+	Debit    Debit // zero: that of identifiers
+}
 
 func (e *QuotaError) Error() string {
 	if e.Decision.Never {
@@ -128,6 +131,7 @@ type Orders interface {
 type OrderLimits struct {
 	MaxOpen int             // orders that are neither finalized nor invalid
 	Quota   ratelimit.Quota // of identifiers; the zero Quota is off
+	Debits  []Debit         // further ones, all or none
 	Pausing bool            // whether what is paused may not be needed
 }
 

@@ -148,9 +148,8 @@ func (a *app) buildBudget(context.Context) error {
 	return a.registry.Register(&admissionMetrics{a: a})
 }
 
-// orderQuota is what an account may order.
-func (a *app) orderQuota() ratelimit.Quota {
-	q := a.cfg.RateLimit.Quotas.ACMEIdentifiers
+// quota is one in the words of the limiter, off if all of admission control is.
+func (a *app) quota(q config.Quota) ratelimit.Quota {
 	if !a.cfg.RateLimit.Enabled || q.Limit == 0 {
 		return ratelimit.Quota{}
 	}

@@ -212,6 +212,7 @@ func (a *app) buildACME(context.Context) error {
 	if err != nil {
 		return err
 	}
+	quotas := a.cfg.RateLimit.Quotas
 	cfg := acme.Config{
 		BaseURL: a.cfg.Listen.HTTPS.ExternalURL.Parsed(), Path: acmePath, Instance: strconv.Itoa(int(a.cfg.Serials.Shard)),
 		Store: store.NewACME(a.db), CA: a.ca, Validator: v,
@@ -223,7 +224,8 @@ func (a *app) buildACME(context.Context) error {
 		PreAuthorization: c.PreAuthorization, Subdomains: c.SubdomainAuthorizations,
 		RenewalPoll:       c.RenewalPoll.Std(),
 		ValidationWorkers: c.Validation.Workers, ValidationTimeout: validationTimeout(c.Validation),
-		Limiter: a.limiter, Budget: a.budget, OrderQuota: a.orderQuota(), Recorder: a.recorder,
+		Limiter: a.limiter, Budget: a.budget, OrderQuota: a.quota(quotas.ACMEIdentifiers), Recorder: a.recorder,
+		DuplicateQuota: a.quota(quotas.ACMEDuplicates), DomainQuota: a.quota(quotas.ACMERegisteredDomain),
 		Logger: a.log.With("room", "acme"), Registerer: a.registry,
 	}
 	for _, t := range c.Challenges {

@@ -119,6 +119,12 @@ func admissionSummary(c config.RateLimit, seats int) string {
 	if q := c.Quotas.ACMEIdentifiers; q.Limit > 0 {
 		parts = append(parts, fmt.Sprintf("%d identifiers of an account in %s", q.Limit, q.Window))
 	}
+	if q := c.Quotas.ACMEDuplicates; q.Limit > 0 {
+		parts = append(parts, fmt.Sprintf("%d orders of an account for the same names in %s", q.Limit, q.Window))
+	}
+	if q := c.Quotas.ACMERegisteredDomain; q.Limit > 0 {
+		parts = append(parts, fmt.Sprintf("%d orders for a registered domain in %s", q.Limit, q.Window))
+	}
 	switch {
 	case !c.Concurrency.Enabled:
 		parts = append(parts, "no guard before the keys")

@@ -79,7 +79,7 @@ func (a *app) tellOfSwitch(next *config.Config) {
 		key   string
 		built bool
 	}{
-		{"rate_limit.quotas", was.Quotas.ACMEIdentifiers.Limit > 0},
+		{"rate_limit.quotas", was.Quotas.Active()},
 		{"rate_limit.refusal_budget", was.RefusalBudget.Enabled},
 	} {
 		if c.built {

@@ -71,8 +71,11 @@ func Default() *Config {
 			MaxKeys:          100_000,
 			IdleTTLSeconds:   600,
 			Concurrency:      Concurrency{Enabled: true, MaxQueue: 64, AcquireTimeoutMS: 5000},
-			Quotas:           Quotas{ACMEIdentifiers: Quota{Window: Duration(time.Hour)}},
-			RefusalBudget:    RefusalBudget{Enabled: true, Free: 4, MaxDelay: Duration(time.Minute), Decay: Duration(10 * time.Minute)},
+			Quotas: Quotas{
+				ACMEIdentifiers: Quota{Window: Duration(time.Hour)},
+				ACMEDuplicates:  Quota{Window: Duration(7 * day)}, ACMERegisteredDomain: Quota{Window: Duration(7 * day)},
+			},
+			RefusalBudget: RefusalBudget{Enabled: true, Free: 4, MaxDelay: Duration(time.Minute), Decay: Duration(10 * time.Minute)},
 		},
 		Store: Store{Engine: EngineSQLite, Postgres: Postgres{MaxConnections: 16}},
 		Keys: Keys{PKCS11: PKCS11{

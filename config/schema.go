@@ -324,6 +324,19 @@ type Concurrency struct {
 type Quotas struct {
 	// Identifiers in new ACME orders, for each account.
 	ACMEIdentifiers Quota `yaml:"acme_identifiers"`
+
+	// New ACME orders of one account for exactly the same names. Renewals by ARI
+	// within their window don't count, here and below.
+	ACMEDuplicates Quota `yaml:"acme_duplicates"`
+
+	// New ACME orders of all accounts together with names of one registered
+	// domain: one label more than the public suffix.
+	ACMERegisteredDomain Quota `yaml:"acme_registered_domain"`
+}
+
+// Active reports whether there is any.
+func (q Quotas) Active() bool {
+	return q.ACMEIdentifiers.Limit > 0 || q.ACMEDuplicates.Limit > 0 || q.ACMERegisteredDomain.Limit > 0
 }
 
 // A Quota is a limit over a longer time.

@@ -414,7 +414,7 @@ func (c *Config) checkRateLimit(r *report) {
 			r.add(fmt.Sprintf("rate_limit.nat64[%d]", i), "%s: want an IPv6 prefix of 96 bits, such as 64:ff9b::/96", p)
 		}
 	}
-	if l.Enabled && !active && l.Quotas.ACMEIdentifiers.Limit == 0 {
+	if l.Enabled && !active && !l.Quotas.Active() {
 		r.add("rate_limit.enabled", "true, but no tier has a rate and the guard is off: set a rate and a burst, concurrency.enabled, or this to false")
 	}
 }

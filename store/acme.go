@@ -276,6 +276,14 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 		if !d.OK {
 			return &acme.QuotaError{Decision: d}
 		}
+		for _, x := range l.Debits {
+			if d, err = debit(ctx, tx, x.Kind, x.Subject, x.Quota, o.CreatedAt, x.Cost); err != nil {
+				return err
+			}
+			if !d.OK {
+				return &acme.QuotaError{Decision: d, Debit: x}
+			}
+		}
 		if err := relyOn(ctx, tx, o, as); err != nil {
 			return err
 		}

@@ -32,6 +32,7 @@ func ACME(t *testing.T, open func(t *testing.T) *store.DB) {
 		"OthersObjectsAreNotFound":             acmeOthers,
 		"QuotaIsDebitedWholeOrNotAtAll":        acmeQuota,
 		"OrderThatFailsCostsNoQuota":           acmeQuotaUndone,
+		"AllDebitsOrNone":                      acmeDebits,
 		"OrdersAtOnceKeepToTheQuota":           acmeQuotaAtOnce,
 		"SweepForgetsOnlyPaidQuotas":           acmeQuotaSweep,
 		"SweepTakesNoDebitThatIsJustMade":      acmeQuotaSweepRace,
@@ -394,6 +395,36 @@ func acmeQuotaUndone(t *testing.T, w acmeWorld) {
 	}
 	_, err = w.spend(t, "acct", 9, 0, acmeTen) // all that is left
 	must(t, err)
+}
+
+// An order is debited to all its quotas, and to none if one of them says no.
+func acmeDebits(t *testing.T, w acmeWorld) {
+	q := ratelimit.Quota{Limit: 2, Window: time.Hour}
+	debit := func(subjects ...string) error {
+		l := acme.OrderLimits{MaxOpen: 100, Quota: ratelimit.Quota{Limit: 3, Window: time.Hour}}
+		for _, s := range subjects {
+			l.Debits = append(l.Debits, acme.Debit{Kind: "kind", Subject: s, Quota: q, Cost: 1})
+		}
+		o, as := acmeOrder("acct", "a.example")
+		return w.CreateOrder(t.Context(), o, as, l)
+	}
+	must(t, debit("a"))
+	must(t, debit("a", "b"))
+	for range 3 {
+		var e *acme.QuotaError
+		if err := debit("a", "b"); !errors.As(err, &e) || e.Debit.Subject != "a" || e.Decision.OK {
+			t.Errorf("%v", err)
+		}
+		if err := debit("c", "a"); !errors.As(err, &e) || e.Debit.Subject != "a" {
+			t.Errorf("%v", err)
+		}
+	}
+	must(t, debit("b", "c")) // the last identifier, too
+	wantQuota := debit()
+	var e *acme.QuotaError
+	if !errors.As(wantQuota, &e) || e.Debit != (acme.Debit{}) {
+		t.Errorf("%v", wantQuota)
+	}
 }
 
 func acmeQuotaAtOnce(t *testing.T, w acmeWorld) {
