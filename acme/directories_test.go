@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -171,6 +172,30 @@ func TestTheHolderOfTheKeyRevokesInAnyDirectory(t *testing.T) {
 	other.post(two.url("revoke-cert"), map[string]any{"certificate": b64(cert.Raw)}).problem(403, "unauthorized")
 	holder := &client{t: t, w: two, key: key}
 	holder.post(two.url("revoke-cert"), map[string]any{"certificate": b64(cert.Raw)}).want(200)
+}
+
+// A certificate of one directory is replaced by an order of the other as little
+// as one that there is not.
+func TestAnotherDirectorysCertificateIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	one, two := newBeside(t)
+	cert, _ := one.client().issue("a.example.com")
+	unknown := *cert
+	unknown.SerialNumber = new(big.Int).Add(cert.SerialNumber, big.NewInt(1))
+	c := two.client()
+	var bodies [][]byte
+	for _, id := range []string{certID(cert), certID(&unknown)} {
+		o := dns("a.example.com")
+		o["replaces"] = id
+		r := c.post(two.url("new-order"), o)
+		if r.status < 400 {
+			t.Errorf("%d %s", r.status, r.body)
+		}
+		bodies = append(bodies, r.body)
+	}
+	if !bytes.Equal(bodies[0], bodies[1]) {
+		t.Errorf("%s and %s", bodies[0], bodies[1])
+	}
 }
 
 // lines keeps what is logged.

@@ -306,6 +306,33 @@ func TestAnAccountOrdersWithinItsKey(t *testing.T) {
 	c.post(w.url("new-order"), body).problem(400, "invalidProfile")
 }
 
+// Who names no profile gets the usual one, or the first that his key has.
+func TestAnOrderWithoutAProfileIsWithinTheKeysOnes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, binds(acme.BindingOptional), func(c *acme.Config) {
+		c.Profiles, c.DefaultProfile = map[string]string{catest.ProfileName: ""}, "usual"
+		c.Scope.Profiles = []string{"usual", catest.ProfileName}
+	})
+	for _, row := range []struct {
+		profiles []string
+		want     string
+		problem  string
+	}{
+		{[]string{catest.ProfileName}, catest.ProfileName, ""},
+		{[]string{"usual", catest.ProfileName}, "", "invalidProfile"}, // there is no such profile at the authority
+		{[]string{"elsewhere"}, "", "invalidProfile"},                 // what the directory does not have, no key gives
+	} {
+		k, c := w.eabKey(func(k *admin.ExternalKey) { k.Profiles = row.profiles }), w.stranger()
+		c.kid = c.register(c.bind(k.KID, k.MAC, nil)).want(201).location()
+		r := c.post(w.url("new-order"), dns("example.org"))
+		if row.problem != "" {
+			r.problem(400, row.problem)
+		} else if got := r.want(201).str("profile"); got != row.want {
+			t.Errorf("%v: the order has profile %q; want %q", row.profiles, got, row.want)
+		}
+	}
+}
+
 // An account that the operator revoked is out, and so is its key.
 func TestRevokedAccountStaysOut(t *testing.T) {
 	t.Parallel()
