@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -116,6 +117,27 @@ func TestNoncesOfOneDirectoryAreNoneInAnother(t *testing.T) {
 	c := two.client()
 	c.nonce = one.stranger().takeNonce()
 	c.post(two.url("new-order"), dns("a.example.com")).problem(400, "badNonce")
+}
+
+// Each directory hands its own nonces on to the next start.
+func TestNoncesAreHandedOnByDirectory(t *testing.T) {
+	t.Parallel()
+	one, two := newBeside(t)
+	two.stranger().takeNonce()
+	var states [][]byte
+	for directory, s := range map[string]*acme.Server{"": one.server, "second": two.server} {
+		if err := s.SaveNonces(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		st, err := one.store.TakeNonces(t.Context(), directory, "", one.clock.now().Add(-time.Minute))
+		if err != nil {
+			t.Fatalf("directory %q: %v", directory, err)
+		}
+		states = append(states, st.State)
+	}
+	if bytes.Equal(states[0], states[1]) {
+		t.Error("both directories handed on the same")
+	}
 }
 
 func TestExternalKeysOfOneDirectoryAreNoneInAnother(t *testing.T) {
