@@ -133,36 +133,45 @@ func (s *Server) checkCAA(ctx context.Context, a Authorization) (*CAARecord, *Pr
 // said is old. It reports whether the order can be issued now; if not, it has
 // ended or put off the order, or the order is still due.
 func (s *Server) renewCAA(ctx context.Context, o *Order) bool {
+	problem, err := s.freshCAA(ctx, o)
+	switch {
+	case ctx.Err() != nil:
+		return false // it is still due, for whoever comes after us
+	case err != nil:
+		s.log.ErrorContext(ctx, "checking CAA anew", slog.String("order", o.ID), slog.Any("error", err))
+		sitOut(ctx, err)
+		return false
+	case problem != nil:
+		s.refuseCAA(ctx, *o, problem)
+		return false
+	}
+	return true
+}
+
+// freshCAA asks anew where what CAA records said is old, and notes in o since
+// when all of it holds.
+func (s *Server) freshCAA(ctx context.Context, o *Order) (*Problem, error) {
 	duties, err := s.caaDuties(ctx, *o)
 	if err != nil {
-		if ctx.Err() == nil {
-			s.log.ErrorContext(ctx, "reading authorizations for CAA", slog.String("order", o.ID), slog.Any("error", err))
-			sitOut(ctx, err)
-		}
-		return false
+		return nil, fmt.Errorf("reading authorizations for CAA: %w", err)
 	}
 	now := s.now()
 	stale := slices.DeleteFunc(slices.Clone(duties), func(d caaDuty) bool { return !d.stale(now) })
-	if len(stale) == 0 {
-		o.caaAt = oldestCAA(duties, now)
-		return true
+	if len(stale) > 0 {
+		checks := s.checkAll(ctx, stale)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		problem, err := s.judgeCAA(ctx, *o, checks, now)
+		if err != nil {
+			return nil, fmt.Errorf("noting CAA checks: %w", err)
+		}
+		if problem != nil {
+			return problem, nil
+		}
 	}
-	checks := s.checkAll(ctx, stale)
-	if ctx.Err() != nil {
-		return false // it is still due, for whoever comes after us
-	}
-	problem, err := s.judgeCAA(ctx, *o, checks, now)
-	switch {
-	case err != nil:
-		s.log.ErrorContext(ctx, "noting CAA checks", slog.String("order", o.ID), slog.Any("error", err))
-		sitOut(ctx, err)
-		return false
-	case problem == nil:
-		o.caaAt = oldestCAA(slices.DeleteFunc(duties, func(d caaDuty) bool { return d.stale(now) }), now)
-		return true
-	}
-	s.refuseCAA(ctx, *o, problem)
-	return false
+	o.caaAt = oldestCAA(slices.DeleteFunc(duties, func(d caaDuty) bool { return d.stale(now) }), now)
+	return nil, nil
 }
 
 // A caaCheck is a duty done.

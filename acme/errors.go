@@ -94,7 +94,8 @@ func (p *Problem) status() int {
 		return p.Status
 	}
 	switch p.Type {
-	case Unauthorized, OrderNotReady, CAA, UserActionRequired, ExternalAccountRequired:
+	case Unauthorized, OrderNotReady, CAA, UserActionRequired, ExternalAccountRequired,
+		AutoRenewalCanceled, AutoRenewalExpired, AutoRenewalRevocationNotSupported:
 		return http.StatusForbidden
 	case RateLimited:
 		return http.StatusTooManyRequests

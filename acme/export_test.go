@@ -61,3 +61,12 @@ func (s *Server) TellOfOrphans(ctx context.Context) error {
 	_, err := s.tellOfOrphans(ctx)
 	return err
 }
+
+// RenewStars runs one round of what Run does for certificates that we renew, and
+// waits for it.
+func (s *Server) RenewStars(ctx context.Context) error {
+	if _, err := s.pollStars(ctx); err != nil {
+		return err
+	}
+	return s.recovery.tally.wait(ctx)
+}

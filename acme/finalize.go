@@ -17,15 +17,20 @@ import (
 	"github.com/secsy-pki/secsy-pki/peer"
 )
 
-// order answers POST-as-GET of an order.
+// order answers POST-as-GET of an order, and cancels its renewal.
 func (s *Server) order(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.readRequest(r)
+	req, err := s.accountRequest(r)
 	if err != nil {
 		return err
 	}
 	o, err := s.ownOrder(r, req)
 	if err != nil {
 		return err
+	}
+	if len(req.payload) > 0 {
+		if o, err = s.changeOrder(r, req, o); err != nil {
+			return err
+		}
 	}
 	return s.writeOrder(w, http.StatusOK, o)
 }
@@ -261,8 +266,12 @@ func (s *Server) issue(ctx context.Context, o Order, at *place) (err error) {
 	if err := s.caaHolds(o); err != nil {
 		return err
 	}
+	notBefore, notAfter := o.NotBefore, o.NotAfter
+	if o.AutoRenewal != nil {
+		notBefore, notAfter = o.AutoRenewal.first(s.now())
+	}
 	_, err = s.ca.Issue(ctx, ca.Request{
-		Profile: o.Profile, CSR: o.CSR, Identifiers: o.Identifiers, NotBefore: o.NotBefore, NotAfter: o.NotAfter,
+		Profile: o.Profile, CSR: o.CSR, Identifiers: o.Identifiers, NotBefore: notBefore, NotAfter: notAfter,
 		Requester: requester(ctx, actor(o.AccountID)), Renewal: o.Renewal,
 	}, led)
 	s.noteIssuance(ctx, err)

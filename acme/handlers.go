@@ -42,6 +42,8 @@ func (s *Server) endpoints() []endpoint {
 		return e
 	}
 	open := func(e endpoint) endpoint { e.open = true; return e }
+	star := open(get("starCertificate", "/star/{id}", s.openStarCertificate))
+	star.methods[http.MethodPost] = s.starCertificate
 	out := []endpoint{
 		either("directory", "/directory", s.directory),
 		either("newNonce", "/new-nonce", s.newNonce),
@@ -60,6 +62,7 @@ func (s *Server) endpoints() []endpoint {
 		post("challenge", "/challenge/{id}/{type}", s.challenge),
 		post("certificate", "/cert/{id}", s.certificate),
 		post("certificate", "/cert/{id}/{chain}", s.certificate),
+		star,
 	}
 	if s.cfg.PreAuthorization {
 		out = append(out, post("newAuthz", "/new-authz", s.newAuthz))
@@ -100,7 +103,7 @@ func (s *Server) serve(e endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		out := &answer{ResponseWriter: w}
 		defer s.recovered(out, r, e.name)
-		err := s.common(w.Header(), e)
+		err := s.common(w.Header(), e.open && r.Method != http.MethodPost)
 		if err == nil {
 			err = s.dispatch(out, r, e, allow)
 		}
@@ -150,11 +153,11 @@ func commonHeader(directory string) []headerLine {
 
 // common sets the headers of every answer, errors included (RFC 8555 §6.5).
 // They are set before the status line is written.
-func (s *Server) common(h http.Header, e endpoint) error {
+func (s *Server) common(h http.Header, open bool) error {
 	for _, l := range s.header {
 		h[l.name] = l.values
 	}
-	if e.open {
+	if open {
 		return nil
 	}
 	n, err := s.nonces.issue()

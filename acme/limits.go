@@ -178,6 +178,9 @@ func (s *Server) RevocationGate() *gate.Gate { return s.revokes }
 // orderLimits are what the account of a new order may have.
 func (s *Server) orderLimits(o Order) OrderLimits {
 	l := OrderLimits{MaxOpen: s.cfg.MaxOpenOrders, Quota: s.cfg.OrderQuota, Pausing: s.cfg.Pausing.Failures > 0}
+	if o.AutoRenewal != nil {
+		l.KeepUntil = o.AutoRenewal.End.Add(s.cfg.Retention)
+	}
 	if o.exempt() {
 		l.Quota = ratelimit.Quota{}
 	} else {

@@ -17,6 +17,7 @@ type newOrderBody struct {
 	NotAfter    string            `json:"notAfter"`
 	Profile     string            `json:"profile"`
 	Replaces    string            `json:"replaces"`
+	AutoRenewal *autoRenewalBody  `json:"auto-renewal"`
 }
 
 // newOrder takes an order and makes the authorizations that it needs (RFC 8555 §7.4).
@@ -40,6 +41,9 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := s.ca.CheckValidity(o.Profile, o.NotBefore, o.NotAfter); err != nil {
+		return err
+	}
+	if err := s.readAutoRenewal(r.Context(), &o, body); err != nil {
 		return err
 	}
 	if err := s.readReplaces(r.Context(), &o, body.Replaces); err != nil {

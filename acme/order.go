@@ -18,6 +18,7 @@ const (
 	OrderProcessing OrderStatus = "processing"
 	OrderValid      OrderStatus = "valid"
 	OrderInvalid    OrderStatus = "invalid"
+	OrderCanceled   OrderStatus = "canceled" // never stored: valid, but renewed no more (RFC 8739 §3.1.2)
 )
 
 // An Order is a client's wish for one certificate.
@@ -45,6 +46,9 @@ type Order struct {
 	Deaths   int       // attempts that ended with their process
 	DueAt    time.Time // while processing: when to look at it again
 	Renewal  bool      // its account held a certificate for the same names
+
+	AutoRenewal *AutoRenewal // nil: one certificate is all
+	CanceledAt  time.Time    // when its renewal was
 
 	CertificateID string
 	Serial        ca.Serial

@@ -42,6 +42,11 @@ const (
 	AlreadyReplaced         ProblemType = "alreadyReplaced"
 	OnionCAARequired        ProblemType = "onionCAARequired"
 	BadAttestationStatement ProblemType = "badAttestationStatement"
+
+	AutoRenewalCanceled               ProblemType = "autoRenewalCanceled"
+	AutoRenewalExpired                ProblemType = "autoRenewalExpired"
+	AutoRenewalCancellationInvalid    ProblemType = "autoRenewalCancellationInvalid"
+	AutoRenewalRevocationNotSupported ProblemType = "autoRenewalRevocationNotSupported"
 )
 
 // A Problem is what a client hears of an error (RFC 7807, RFC 8555 §6.7). It

@@ -75,7 +75,7 @@ func (s *Server) resumeReplacing(ctx context.Context, o Order) (Order, error) {
 }
 
 func sameWish(a, b Order) bool {
-	return a.Profile == b.Profile && slices.Equal(a.Identifiers, b.Identifiers) && a.NotBefore.Equal(b.NotBefore) && a.NotAfter.Equal(b.NotAfter)
+	return a.AutoRenewal == nil && b.AutoRenewal == nil && a.Profile == b.Profile && slices.Equal(a.Identifiers, b.Identifiers) && a.NotBefore.Equal(b.NotBefore) && a.NotAfter.Equal(b.NotAfter)
 }
 
 func alreadyReplaced() *Problem {

@@ -69,9 +69,13 @@ func (s *Server) readRequest(r *http.Request) (request, error) {
 		return request{}, err
 	}
 	if len(req.payload) > 0 {
-		return request{}, malformed("this resource is only read: the payload must be empty (RFC 8555 §6.3)")
+		return request{}, onlyRead()
 	}
 	return req, nil
+}
+
+func onlyRead() *Problem {
+	return malformed("this resource is only read: the payload must be empty (RFC 8555 §6.3)")
 }
 
 // keyRequest reads a request signed by a key in its header.

@@ -83,7 +83,7 @@ func (s *Server) setHash(o Order, by ancestry) string {
 
 // sameOrder finds the order that the account has open for the same.
 func (s *Server) sameOrder(ctx context.Context, o Order) (Order, bool, error) {
-	if !s.cfg.ReuseOrders {
+	if !s.cfg.ReuseOrders || o.AutoRenewal != nil {
 		return Order{}, false, nil
 	}
 	same, err := s.store.SameOrder(ctx, SameOrderQuery{AccountID: o.AccountID, SetHash: o.SetHash, Until: o.CreatedAt.Add(margin(s.cfg.OrderLifetime))})
@@ -99,7 +99,8 @@ type held []Authorization
 // held finds what the account has proven of the order's names. Until it is used
 // it may be gone, which CreateOrder sees.
 func (s *Server) held(ctx context.Context, o Order, by ancestry) (held, error) {
-	if !s.cfg.ReuseAuthorizations {
+	// Certificates that are renewed rely on their authorizations for long.
+	if !s.cfg.ReuseAuthorizations || o.AutoRenewal != nil {
 		return nil, nil
 	}
 	var names []string

@@ -81,6 +81,8 @@ type Config struct {
 	MaxOpenOrders int   // of one account, default 300
 	PageSize      int   // of the list of orders, default 100
 
+	Star StarConfig // certificates that we renew; off by default
+
 	RenewalPoll time.Duration // how often clients ask whether to renew, default 6 h, a minute to a day
 
 	// Admission. Handler charges accounts; sources are charged before it, by Routes.
@@ -263,6 +265,9 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MaxOpenOrders, 300)
 	setDefault(&c.PageSize, 100)
 	setDefault(&c.RenewalPoll, 6*time.Hour)
+	setDefault(&c.Star.MinLifetime, day)
+	setDefault(&c.Star.MaxDuration, c.AuthzLifetime)
+	setDefault(&c.Star.MaxRows, 100)
 	if len(c.Challenges) == 0 {
 		c.Challenges = DefaultChallenges
 	}

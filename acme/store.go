@@ -75,6 +75,7 @@ type Store interface {
 	Pauses
 	Reuse
 	Renewals
+	Stars
 	Ahead
 	CAAChecks
 	// Sweep turns orders that expired to invalid, and deletes orders and
@@ -133,6 +134,8 @@ type OrderLimits struct {
 	Quota   ratelimit.Quota // of identifiers; the zero Quota is off
 	Debits  []Debit         // further ones, all or none
 	Pausing bool            // whether what is paused may not be needed
+	// KeepUntil is when the order is deleted at the earliest, once it is valid.
+	KeepUntil time.Time
 }
 
 // An OrderRef is an order in a list.
@@ -186,8 +189,8 @@ type Issuances interface {
 	// expired; ErrUnproven that its authorizations do not hold any more, for
 	// which the order has become invalid.
 	BeginIssue(ctx context.Context, c Claim, in ca.Intent) error
-	// CommitIssue makes the order valid and records the certificate, and which
-	// one it replaces;
+	// CommitIssue makes the order valid and records the certificate, which one it
+	// replaces, and the row of certificates that it begins;
 	// ca.ErrLeaseLost says that the order is no longer this intent's.
 	CommitIssue(ctx context.Context, orderID string, in ca.Intent, c ca.Certificate, purgeAt time.Time) error
 	// AbortIssue ends the intent, and does v to the order if it is still this intent's.

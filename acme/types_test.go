@@ -54,6 +54,12 @@ var elsewhere = map[string]string{
 	"externalAccountRequired": "TestAccountsAreBoundAsTheDirectorySays",
 	"alreadyReplaced":         "TestReplacementIsEchoedAndKeptForGood",
 	"onionCAARequired":        "TestOnionServicesGetCertificates",
+
+	"autoRenewalCanceled":               "TestCanceledRowIsOver",
+	"autoRenewalCancellationInvalid":    "TestCanceledRowIsOver",
+	"autoRenewalExpired":                "TestRowOfCertificatesIsIssuedAheadOfTime",
+	"autoRenewalRevocationNotSupported": "TestStarCertificatesAreNotRevoked",
+
 	"badAttestationStatement": "TestAttestationThatIsNotBelievedEndsTheOrder",
 }
 

@@ -85,6 +85,9 @@ type wireOrder struct {
 	Authorizations []string        `json:"authorizations"`
 	Finalize       string          `json:"finalize"`
 	Certificate    string          `json:"certificate,omitempty"`
+
+	AutoRenewal     *wireAutoRenewal `json:"auto-renewal,omitempty"`
+	StarCertificate string           `json:"star-certificate,omitempty"`
 }
 
 // writeOrder always says where the order is: clients poll that address, after
@@ -98,8 +101,15 @@ func (s *Server) writeOrder(w http.ResponseWriter, status int, o Order) error {
 	for _, id := range o.AuthzIDs {
 		v.Authorizations = append(v.Authorizations, s.url("authz", id))
 	}
-	if o.Status == OrderValid {
+	v.AutoRenewal = wireAutoRenewalOf(o.AutoRenewal)
+	switch {
+	case o.Status == OrderValid && o.AutoRenewal == nil:
 		v.Certificate = s.url("cert", o.CertificateID)
+	case o.Status == OrderValid:
+		v.StarCertificate = s.url("star", o.ID)
+	}
+	if o.canceled() {
+		v.Status = OrderCanceled
 	}
 	h := w.Header()
 	h.Set("Location", s.url("order", o.ID))

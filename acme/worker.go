@@ -74,8 +74,10 @@ func (s *Server) Run(ctx context.Context) error {
 		wg.Go(func() { d.every(ctx, pollEvery, d.dueValidations, d.pollValidations) })
 		wg.Go(func() { d.every(ctx, pollEvery, d.dueOrders, d.pollOrders) })
 		wg.Go(func() { d.every(ctx, incidentsEvery, nil, d.pollIncidents) })
+		wg.Go(func() { d.every(ctx, starsEvery, nil, d.pollStars) })
 	}
 	wg.Go(func() { s.every(ctx, pollEvery, nil, s.countBacklog) })
+	wg.Go(func() { s.every(ctx, sweepEvery, nil, s.sweepStars) })
 	wg.Go(func() { s.every(ctx, sweepEvery, nil, s.sweep) })
 	wg.Go(func() { s.every(ctx, orphansEvery, nil, s.tellOfOrphans) })
 	wg.Wait()

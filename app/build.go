@@ -222,7 +222,11 @@ func (a *app) buildACME(context.Context) error {
 		DefaultProfile: a.ca.DefaultProfile(), Profiles: map[string]string{},
 		PreferredChains:  a.preferred,
 		PreAuthorization: c.PreAuthorization, Subdomains: c.SubdomainAuthorizations,
-		RenewalPoll:       c.RenewalPoll.Std(),
+		RenewalPoll: c.RenewalPoll.Std(),
+		Star: acme.StarConfig{
+			Enabled: c.AutoRenewal.Enabled, MinLifetime: c.AutoRenewal.MinLifetime.Std(), MaxDuration: c.AutoRenewal.MaxDuration.Std(),
+			AllowGet: c.AutoRenewal.AllowCertificateGet, MaxRows: c.AutoRenewal.MaxPerAccount,
+		},
 		ValidationWorkers: c.Validation.Workers, ValidationTimeout: validationTimeout(c.Validation),
 		Limiter: a.limiter, Budget: a.budget, OrderQuota: a.quota(quotas.ACMEIdentifiers), Recorder: a.recorder,
 		DuplicateQuota: a.quota(quotas.ACMEDuplicates), DomainQuota: a.quota(quotas.ACMERegisteredDomain),

@@ -114,6 +114,7 @@ type Record struct {
 	RevokedAt   time.Time // zero: not revoked
 	Reason      Reason
 	ReplacedBy  Serial // the certificate that was ordered to take its place; "" for none
+	AutoRenewed bool   // one of a row that is renewed until it is canceled (RFC 8739)
 }
 
 // Revoked reports whether the record counts as revoked.

@@ -96,6 +96,7 @@ func Default() *Config {
 			CAA:                   CAAAuto,
 			Challenges:            []string{"http-01", "dns-01", "tls-alpn-01"},
 			RenewalPoll:           Duration(6 * time.Hour),
+			AutoRenewal:           AutoRenewal{MinLifetime: Duration(day), MaxDuration: Duration(30 * day), MaxPerAccount: 100},
 
 			ExternalAccountBinding: BindingOff,
 

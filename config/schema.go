@@ -713,6 +713,13 @@ type ACME struct {
 	// and lifetimes are those above.
 	Directories []Directory `yaml:"directories"`
 
+	// Certificates that this server renews by itself until their client cancels
+	// them (STAR, RFC 8739). Off by default: no common client asks for them, their
+	// account can't revoke them, and each order is work without end. Their
+	// profile needs allow_requested_validity. Those that began go on if it is
+	// turned off.
+	AutoRenewal AutoRenewal `yaml:"auto_renewal"`
+
 	// How control of names is proven.
 	Validation Validation `yaml:"validation"`
 }
@@ -794,6 +801,27 @@ type Pausing struct {
 
 	// Failures that are farther apart are not in a row.
 	Period Duration `yaml:"period" allow:"1h..366d"`
+}
+
+// AutoRenewal is what clients may ask for that let the server renew.
+type AutoRenewal struct {
+	// Whether there is such a thing.
+	Enabled bool `yaml:"enabled"`
+
+	// The shortest lifetime of one certificate. It is there half of a lifetime
+	// before it is needed, so it lives for half as long again.
+	MinLifetime Duration `yaml:"min_lifetime" allow:"1h..90d"`
+
+	// From the order to the end of its last certificate. At most
+	// authorization_lifetime: what is not proven any more is not certified.
+	MaxDuration Duration `yaml:"max_duration" allow:"1h..398d"`
+
+	// Whether clients may ask that anybody who knows a certificate's address may
+	// fetch it, as content delivery networks need it.
+	AllowCertificateGet bool `yaml:"allow_certificate_get"`
+
+	// Orders that one account may have under way.
+	MaxPerAccount int `yaml:"max_per_account" allow:"1..100000"`
 }
 
 // Validation is how the ACME server goes out and looks.

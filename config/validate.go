@@ -62,6 +62,23 @@ func (c *Config) ValidateServe() error {
 	return Errors(r).orNil()
 }
 
+// checkAutoRenewal holds it to what it needs of other keys.
+func (c *Config) checkAutoRenewal(r *report) {
+	a := c.ACME.AutoRenewal
+	if !a.Enabled {
+		return
+	}
+	if a.MaxDuration > c.ACME.AuthorizationLifetime {
+		r.add("acme.auto_renewal.max_duration", "%s is more than acme.authorization_lifetime, %s", a.MaxDuration, c.ACME.AuthorizationLifetime)
+	}
+	if a.MinLifetime > a.MaxDuration {
+		r.add("acme.auto_renewal.min_lifetime", "%s is more than max_duration, %s", a.MinLifetime, a.MaxDuration)
+	}
+	if !slices.ContainsFunc(c.Profiles, func(p Profile) bool { return p.AllowRequestedValidity }) {
+		r.add("acme.auto_renewal.enabled", "no profile has allow_requested_validity, which its certificates need")
+	}
+}
+
 // NeedsKeyFiles reports whether any key is in an encrypted file: all are, or with
 // PKCS#11 that of the certificate which the CA issues to its own listener.
 func (c *Config) NeedsKeyFiles() bool {
@@ -320,6 +337,7 @@ func (c *Config) checkACME(r *report) {
 	if v := c.ACME.Validation; v.DNSSEC == DNSSECAD && v.Resolver == "" {
 		r.add("acme.validation.resolver", "needed by dnssec ad: name the resolver that validates")
 	}
+	c.checkAutoRenewal(r)
 }
 
 // checkPublic holds c against the Baseline Requirements, where no date matters.
@@ -342,6 +360,11 @@ func (c *Config) checkPublic(r *report) {
 	}
 	if len(v.Allow) > 0 {
 		r.add("acme.validation.allow", "not allowed under policy public")
+	}
+	if c.ACME.AutoRenewal.Enabled {
+		// Baseline Requirements §4.9.1.1: whoever has a certificate may have it
+		// revoked, which RFC 8739 §3.1.3 has refused.
+		r.add("acme.auto_renewal.enabled", "not allowed under policy public")
 	}
 	if c.ACME.AuthorizationLifetime > publicReuse {
 		r.add("acme.authorization_lifetime", "%s is more than the %s of policy public", c.ACME.AuthorizationLifetime, publicReuse)

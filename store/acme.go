@@ -233,7 +233,8 @@ func (s *ACME) ChangeKey(ctx context.Context, id, old string, jwk []byte, thumbp
 
 const orderColumns = `o.id, o.account_id, o.status, o.profile, o.identifiers, o.authz_ids, o.not_before, o.not_after,
 	o.created_at, o.expires, o.error, o.csr, o.csr_hash, o.intent_id, o.attempts, o.deaths, o.due_at, o.renewal, o.certificate_id, o.serial,
-	o.directory, o.set_hash, o.replaces`
+	o.directory, o.set_hash, o.replaces, o.auto_renewal,
+	CASE WHEN o.auto_renewal = '' THEN 0 ELSE COALESCE((SELECT t.canceled_at FROM acme_stars t WHERE t.order_id = o.id), 0) END`
 
 func scanOrder(row Row) (acme.Order, error) {
 	var (
@@ -241,10 +242,12 @@ func scanOrder(row Row) (acme.Order, error) {
 		status, ids, authzs, problem, serial, replaces  string
 		notBefore, notAfter, created, expires, due, try int64
 		deaths, renewal                                 int64
+		auto                                            string
+		canceled                                        int64
 	)
 	err := row.Scan(&o.ID, &o.AccountID, &status, &o.Profile, &ids, &authzs, &notBefore, &notAfter,
 		&created, &expires, &problem, &o.CSR, &o.CSRHash, &o.IntentID, &try, &deaths, &due, &renewal, &o.CertificateID, &serial,
-		&o.Directory, &o.SetHash, &replaces)
+		&o.Directory, &o.SetHash, &replaces, &auto, &canceled)
 	if err != nil {
 		return o, err
 	}
@@ -256,6 +259,10 @@ func scanOrder(row Row) (acme.Order, error) {
 	}
 	if err := json.Unmarshal([]byte(authzs), &o.AuthzIDs); err != nil {
 		return o, fmt.Errorf("decoding authorizations of order %s: %w", o.ID, err)
+	}
+	o.CanceledAt = fromMicros(canceled)
+	if o.AutoRenewal, err = acme.ReadAutoRenewal(auto); err != nil {
+		return o, fmt.Errorf("order %s: %w", o.ID, err)
 	}
 	o.Error, err = readProblem(problem)
 	return o, err
@@ -292,14 +299,15 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 		// at once.
 		insert := func(pausing bool) (int64, error) {
 			return tx.Exec(ctx, `INSERT INTO acme_orders (id, account_id, status, profile, identifiers, authz_ids, open_authzs,
-				not_before, not_after, created_at, expires, sweep_at, directory, set_hash, replaces, renewal)
-			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $17
+				not_before, not_after, created_at, expires, sweep_at, directory, set_hash, replaces, renewal, auto_renewal, keep_until)
+			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $17, $19, $20
 			WHERE (SELECT COUNT(*) FROM (SELECT 1 FROM acme_orders
 				WHERE account_id = $2 AND status IN ('pending', 'ready') LIMIT $16) open_ones) < $16
 				AND ($18 = 0 OR NOT EXISTS (SELECT 1 FROM acme_failures f WHERE f.account_id = $2 AND f.paused_at <> 0))`,
 				o.ID, o.AccountID, string(o.Status), o.Profile, asJSON(o.Identifiers), asJSON(o.AuthzIDs), notValid(as),
 				micros(o.NotBefore), micros(o.NotAfter), micros(o.CreatedAt), micros(o.Expires), micros(o.Expires),
-				o.Directory, o.SetHash, string(o.Replaces), int64(l.MaxOpen), flag(o.Renewal), flag(pausing))
+				o.Directory, o.SetHash, string(o.Replaces), int64(l.MaxOpen), flag(o.Renewal), flag(pausing),
+				acme.WriteAutoRenewal(o.AutoRenewal), micros(l.KeepUntil))
 		}
 		// One look for both, and for most accounts the only one.
 		pausing := l.Pausing && len(as) > 0
@@ -586,20 +594,20 @@ func (s *ACME) BeginIssue(ctx context.Context, c acme.Claim, in ca.Intent) error
 // CommitIssue makes an order valid together with its certificate.
 func (s *ACME) CommitIssue(ctx context.Context, orderID string, in ca.Intent, c ca.Certificate, purgeAt time.Time) error {
 	return s.write(ctx, "completing order", func(ctx context.Context, tx Tx) error {
-		var replaces string
-		err := tx.QueryRow(ctx, `UPDATE acme_orders SET status = 'valid', certificate_id = $1, serial = $2, csr = NULL, due_at = 0, sweep_at = $3
-			WHERE id = $4 AND status = 'processing' AND intent_id = $5 RETURNING replaces`,
-			c.ID, string(c.Serial), micros(purgeAt), orderID, in.ID).Scan(&replaces)
+		var done completed
+		// The CSR of an order whose certificates are renewed is needed again.
+		err := tx.QueryRow(ctx, `UPDATE acme_orders SET status = 'valid', certificate_id = $1, serial = $2, due_at = 0,
+				csr = CASE WHEN auto_renewal = '' THEN NULL ELSE csr END, sweep_at = CASE WHEN keep_until > $3 THEN keep_until ELSE $3 END
+			WHERE id = $4 AND status = 'processing' AND intent_id = $5 RETURNING replaces, auto_renewal, account_id, keep_until`,
+			c.ID, string(c.Serial), micros(purgeAt), orderID, in.ID).Scan(&done.replaces, &done.renewal, &done.account, &done.keep)
 		if errors.Is(err, ErrNoRows) {
 			return ca.ErrLeaseLost
 		}
 		if err != nil {
 			return err
 		}
-		if replaces != "" {
-			if err := replaced(ctx, tx, acme.CertID(replaces), c.Serial); err != nil {
-				return err
-			}
+		if err := s.follow(ctx, tx, orderID, done, c); err != nil {
+			return err
 		}
 		return commitIntent(ctx, tx, in, c)
 	})

@@ -157,7 +157,7 @@ func (l plainLedger) Abort(ctx context.Context, in ca.Intent, cause error) error
 
 // recordColumns are those that scanRecord reads, of a table called c.
 const recordColumns = `c.serial, c.id, c.issuer, c.profile, c.state, c.der, c.spki_hash, c.names, c.requester,
-	c.not_before, c.not_after, c.created_at, c.revoked_at, c.reason, c.replaced_by`
+	c.not_before, c.not_after, c.created_at, c.revoked_at, c.reason, c.replaced_by, c.auto_renewed`
 
 func scanRecord(row Row) (ca.Record, error) {
 	var (
@@ -165,14 +165,15 @@ func scanRecord(row Row) (ca.Record, error) {
 		serial, issuer, state, spki, names      string
 		notBefore, notAfter, created, at, cause int64
 		replacedBy                              string
+		auto                                    int64
 	)
 	err := row.Scan(&serial, &r.ID, &issuer, &r.Profile, &state, &r.DER, &spki, &names, &r.Requester,
-		&notBefore, &notAfter, &created, &at, &cause, &replacedBy)
+		&notBefore, &notAfter, &created, &at, &cause, &replacedBy, &auto)
 	if err != nil {
 		return ca.Record{}, err
 	}
 	r.Serial, r.Issuer, r.State, r.Reason = ca.Serial(serial), ca.IssuerID(issuer), ca.State(state), ca.Reason(cause)
-	r.ReplacedBy = ca.Serial(replacedBy)
+	r.ReplacedBy, r.AutoRenewed = ca.Serial(replacedBy), auto != 0
 	r.NotBefore, r.NotAfter, r.CreatedAt, r.RevokedAt = fromMicros(notBefore), fromMicros(notAfter), fromMicros(created), fromMicros(at)
 	if err := readKeyAndNames(&r.SPKIHash, &r.Names, spki, names); err != nil {
 		return ca.Record{}, fmt.Errorf("reading certificate %s: %w", serial, err)

@@ -31,6 +31,7 @@ func TestEngines(t *testing.T) {
 		{"acmereuse", storetest.ACMEReuse},
 		{"renewals", storetest.Renewals},
 		{"acmecaa", storetest.ACMECAA},
+		{"stars", storetest.Stars},
 		{"status", storetest.Status},
 		{"admission", storetest.Admission},
 		{"acmenonces", storetest.ACMENonces},
