@@ -144,6 +144,10 @@ var differences = []difference{
 		why: "no binding is configured, so the member is unknown",
 	},
 	{
+		what: "a binding that is no JWS, not by a MAC, or for another key", facet: "outcome", ours: "400 malformed", pebble: "400 badPublicKey", probes: []string{"binding: *"},
+		why: "the account's key is not at fault",
+	},
+	{
 		what: "a contact with header fields", facet: "outcome", ours: "400 invalidContact", pebble: "201 valid", probes: []string{"newAccount: contact with hfields"},
 		why: "RFC 8555 §7.3: it must have none",
 	},

@@ -44,38 +44,45 @@ func (d difference) row() string {
 func TestEveryDifferenceFromPebbleIsExplained(t *testing.T) {
 	t.Parallel()
 	dns := startDNS(t)
-	ours, pebble := startProbed(t, dns), startPebble(t, dns)
 	met := map[int]int{}
-	compare := func(probe, facet, a, b string) {
-		if a == b {
-			return
-		}
-		i := slices.IndexFunc(differences, func(d difference) bool { return d.covers(probe, facet, a, b) })
-		if i < 0 {
-			t.Errorf("%s: %s: ours %q, Pebble's %q, and nothing says why", probe, facet, a, b)
-		}
-		met[i]++
-	}
-	all := probes()
-	for _, p := range all {
-		a, b := p.send(ours), p.send(pebble)
-		before := len(met)
-		compare(p.name, "outcome", a.outcome(), b.outcome())
-		if a.outcome() == b.outcome() {
-			other := b.headers()
-			for facet, v := range a.headers() {
-				compare(p.name, facet, v, other[facet])
-			}
-		} else if met[-1] > 0 && before != len(met) {
-			t.Logf("%s: ours: %s\nPebble's: %s", p.name, a.body, b.body)
-		}
-	}
+	n := compareProbes(t, probes(), startProbed(t, dns, false), startPebble(t, dns, false), met)
+	n += compareProbes(t, bindingScript(), startProbed(t, dns, true), startPebble(t, dns, true), met)
 	for i, d := range differences {
 		if met[i] == 0 {
 			t.Errorf("the table has a difference that there is not: %s", d.row())
 		}
 	}
-	t.Logf("%d probes, %d kinds of differences", len(all), len(differences))
+	t.Logf("%d probes, %d kinds of differences", n, len(differences))
+}
+
+// compareProbes sends a script to both, and counts which differences it met.
+func compareProbes(t *testing.T, script []probe, ours, pebble *prober, met map[int]int) int {
+	t.Helper()
+	for _, p := range script {
+		a, b := p.send(ours), p.send(pebble)
+		explained := true
+		compare := func(facet, x, y string) {
+			if x == y {
+				return
+			}
+			i := slices.IndexFunc(differences, func(d difference) bool { return d.covers(p.name, facet, x, y) })
+			if met[i]++; i < 0 {
+				explained = false
+				t.Errorf("%s: %s: ours %q, Pebble's %q, and nothing says why", p.name, facet, x, y)
+			}
+		}
+		compare("outcome", a.outcome(), b.outcome())
+		if a.outcome() == b.outcome() {
+			other := b.headers()
+			for facet, v := range a.headers() {
+				compare(facet, v, other[facet])
+			}
+		}
+		if !explained {
+			t.Logf("%s: ours: %s\nPebble's: %s", p.name, a.body, b.body)
+		}
+	}
+	return len(script)
 }
 
 // TestTheDocsListTheDifferencesFromPebble keeps the table of docs/acme.md what
@@ -101,7 +108,7 @@ func TestTheDocsListTheDifferencesFromPebble(t *testing.T) {
 func TestProbesHaveNamesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for _, p := range probes() {
+	for _, p := range slices.Concat(probes(), bindingScript()) {
 		if seen[p.name] {
 			t.Errorf("two probes are named %q", p.name)
 		}

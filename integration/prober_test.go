@@ -40,8 +40,10 @@ type prober struct {
 	http      *http.Client
 	urls      map[string]string // the directory's
 	answers   *answerer
-	n         int // names given out
-	shared    *acct
+	n         int    // names given out
+	shared    *acct  // where accounts are not bound
+	kid       string // of the key that binds accounts
+	mac       []byte
 }
 
 // An acct is a key, and the account that it has.
@@ -59,7 +61,7 @@ type answer struct {
 	json   map[string]any
 }
 
-func newProber(t *testing.T, name, directory string, client *http.Client, http01 int) *prober {
+func newProber(t *testing.T, name, directory string, client *http.Client, http01 int, bind bool) *prober {
 	t.Helper()
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	p := &prober{t: t, name: name, directory: directory, http: client, answers: serveKeyAuthorizations(t, http01), urls: map[string]string{}}
@@ -68,7 +70,9 @@ func newProber(t *testing.T, name, directory string, client *http.Client, http01
 			p.urls[k] = s
 		}
 	}
-	p.shared = p.account()
+	if !bind {
+		p.shared = p.account()
+	}
 	return p
 }
 
@@ -374,7 +378,7 @@ func (a *acct) issued() *order {
 }
 
 // startPebble starts Debian's Pebble, which validates by dns and keeps all it knows in memory.
-func startPebble(t *testing.T, dns dnsMock) *prober {
+func startPebble(t *testing.T, dns dnsMock, bind bool) *prober {
 	t.Helper()
 	dir := t.TempDir()
 	key := p256(t)
@@ -397,6 +401,7 @@ func startPebble(t *testing.T, dns dnsMock) *prober {
 		"listenAddress": fmt.Sprintf("127.0.0.1:%d", api), "managementListenAddress": fmt.Sprintf("127.0.0.1:%d", freePort(t)),
 		"certificate": filepath.Join(dir, "tls.pem"), "privateKey": filepath.Join(dir, "tls.key"),
 		"httpPort": http01, "tlsPort": freePort(t),
+		"externalAccountBindingRequired": bind, "externalAccountMACKeys": map[string]string{"probe": b64(pebbleMAC)},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -414,15 +419,34 @@ func startPebble(t *testing.T, dns dnsMock) *prober {
 	roots.AppendCertsFromPEM(cert)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
 	t.Cleanup(tr.CloseIdleConnections)
-	return newProber(t, "Pebble", fmt.Sprintf("https://127.0.0.1:%d/dir", api), &http.Client{Transport: tr, Timeout: 30 * time.Second}, http01)
+	p := newProber(t, "Pebble", fmt.Sprintf("https://127.0.0.1:%d/dir", api), &http.Client{Transport: tr, Timeout: 30 * time.Second}, http01, bind)
+	p.kid, p.mac = "probe", pebbleMAC
+	return p
 }
+
+var pebbleMAC = bytes.Repeat([]byte{7}, 48)
 
 // startProbed starts the built program for a prober, which comes from one
 // address and asks faster than anybody may.
-func startProbed(t *testing.T, dns dnsMock) *prober {
+func startProbed(t *testing.T, dns dnsMock, bind bool) *prober {
 	t.Helper()
-	s := limited(t, quickstart{dns: dns}, unlimited)
-	return newProber(t, "ours", s.env["ACME_DIRECTORY"], s.client(t), s.http01)
+	s := startQuickstart(t, quickstart{dns: dns})
+	s.stop()
+	setSection(t, configOf(s.dir), "rate_limit:", unlimited)
+	if bind {
+		setSection(t, configOf(s.dir), "acme:", "  external_account_binding: required\n")
+	}
+	s.start(t)
+	p := newProber(t, "ours", s.env["ACME_DIRECTORY"], s.client(t), s.http01, bind)
+	if bind {
+		kid, mac := s.eabKey(t, "--uses", "0")
+		var err error
+		if p.mac, err = base64.RawURLEncoding.DecodeString(mac); err != nil {
+			t.Fatal(err)
+		}
+		p.kid = kid
+	}
+	return p
 }
 
 // outcome is what came of a request: its status, the type of the problem, and
