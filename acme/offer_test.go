@@ -2,9 +2,14 @@ package acme_test
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/x509"
 	"log/slog"
+	"math/big"
+	"net"
 	"net/url"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -193,4 +198,38 @@ func TestChallengesThatCannotBeOfferedAreRefused(t *testing.T) {
 			t.Errorf("%s: taken", what)
 		}
 	}
+}
+
+// TestForeignCertificatesAreAskedAboutAsOursAre: whether a certificate is one of
+// ours must not show in what is looked up for it, addresses included.
+func TestForeignCertificatesAreAskedAboutAsOursAre(t *testing.T) {
+	t.Parallel()
+	h := &holdsAsked{}
+	w := newWorld(t, func(c *acme.Config) { h.Store, c.Store = c.Store, h })
+	template := &x509.Certificate{SerialNumber: big.NewInt(7), DNSNames: []string{"a.example.com"}, IPAddresses: []net.IP{net.IPv4(198, 51, 100, 7), net.ParseIP("2001:db8::7")}}
+	key := newKey(t)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.client().post(w.url("revoke-cert"), map[string]any{"certificate": b64(der)}).problem(403, "unauthorized")
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if want := catest.IDs("a.example.com", "198.51.100.7", "2001:db8::7"); !slices.Equal(h.ids, want) {
+		t.Errorf("asked about %v, want %v", h.ids, want)
+	}
+}
+
+// A holdsAsked store notes what Holds was asked about.
+type holdsAsked struct {
+	acme.Store
+	mu  sync.Mutex // guards ids
+	ids []ca.Identifier
+}
+
+func (h *holdsAsked) Holds(ctx context.Context, account string, ids []ca.Identifier, now time.Time) (bool, error) {
+	h.mu.Lock()
+	h.ids = ids
+	h.mu.Unlock()
+	return h.Store.Holds(ctx, account, ids, now)
 }
