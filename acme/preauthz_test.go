@@ -1,6 +1,8 @@
 package acme_test
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
 	"slices"
 	"strings"
 	"testing"
@@ -227,6 +229,31 @@ func TestADomainOutOfScopeProvesNothing(t *testing.T) {
 		if got := a.json["identifier"].(map[string]any)["value"]; got != want {
 			t.Errorf("authorization %d is for %v; want %s", i, got, want)
 		}
+	}
+}
+
+// Onion services are not in the DNS: no record of theirs, or of "onion", proves one.
+func TestNoRecordProvesOnionServices(t *testing.T) {
+	t.Parallel()
+	pub, _, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := ca.OnionName(pub)
+	w := newWorld(t, ahead, below, func(c *acme.Config) {
+		c.Challenges = []acme.ChallengeType{acme.DNS01, acme.OnionCSR01}
+	})
+	c := w.client()
+	for _, above := range []string{"onion", service} {
+		r := c.post(w.url("new-order"), ancestor("www."+service, above)).want(201)
+		a := c.get(r.strs("authorizations")[0]).want(200)
+		if got := c.types(a.location()); !slices.Equal(got, []string{"onion-csr-01"}) || a.json["subdomainAuthAllowed"] != nil {
+			t.Errorf("%s: %s", above, a.body)
+		}
+	}
+	r := c.post(w.url("new-authz"), authzBody(service, "subdomainAuthAllowed")).want(201)
+	if r.json["subdomainAuthAllowed"] != nil {
+		t.Errorf("%s", r.body)
 	}
 }
 

@@ -78,7 +78,7 @@ func (s *Server) ancestry(ctx context.Context, a Account, o Order, ids []orderId
 		switch ok, err := s.mayAuthorizeBelow(ctx, a, o.Profile, above); {
 		case err != nil:
 			return nil, err
-		case ok:
+		case ok && s.inDNS(ca.Identifier{Type: ca.DNS, Value: base}):
 			by[id] = above.Value
 		}
 	}
@@ -89,7 +89,7 @@ func (s *Server) ancestry(ctx context.Context, a Account, o Order, ids []orderId
 // it: it must be a name that the
 // account might order itself, which no public suffix is.
 func (s *Server) mayAuthorizeBelow(ctx context.Context, a Account, profile string, id ca.Identifier) (bool, error) {
-	if !s.subdomains(profile) || !slices.ContainsFunc(s.cfg.Challenges, ChallengeType.provesBelow) {
+	if !s.subdomains(profile) || !s.inDNS(id) {
 		return false, nil
 	}
 	ids := []ca.Identifier{id}
@@ -101,6 +101,12 @@ func (s *Server) mayAuthorizeBelow(ctx context.Context, a Account, profile strin
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// inDNS reports whether a name can be proven in the DNS here. Onion services, for
+// one, are not in it, whatever a resolver says of their top-level domain.
+func (s *Server) inDNS(id ca.Identifier) bool {
+	return slices.ContainsFunc(offer(s.cfg.Challenges, id, false), ChallengeType.provesBelow)
 }
 
 // covers reports whether a, which is valid, proves what want is to.
