@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -150,7 +151,7 @@ type goClient struct {
 	*acme.Client
 	t     *testing.T
 	dns   dnsMock
-	certs map[string]*tls.Certificate // of tls-alpn-01
+	certs sync.Map // of tls-alpn-01, by name
 }
 
 // TestTheGoProjectsClientDoesItsWholeJob has it do all that it can.
@@ -303,10 +304,7 @@ func (c *goClient) prepare(ctx context.Context, ch *acme.Challenge, name string)
 		return res.Body.Close()
 	case "tls-alpn-01":
 		cert, err := c.TLSALPN01ChallengeCert(ch.Token, name)
-		if c.certs == nil {
-			c.certs = map[string]*tls.Certificate{}
-		}
-		c.certs[name] = &cert
+		c.certs.Store(name, &cert)
 		return err
 	}
 	return nil
@@ -318,8 +316,8 @@ func serveALPN(t *testing.T, port int, c *goClient) {
 	l, err := tls.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port), &tls.Config{
 		NextProtos: []string{acme.ALPNProto},
 		GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
-			if cert := c.certs[h.ServerName]; cert != nil {
-				return cert, nil
+			if cert, ok := c.certs.Load(h.ServerName); ok {
+				return cert.(*tls.Certificate), nil
 			}
 			return nil, fmt.Errorf("no certificate for %q", h.ServerName)
 		},
