@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-
 	"fmt"
 	"slices"
 	"strings"
