@@ -192,16 +192,6 @@ func (s *Server) challenge(w http.ResponseWriter, r *http.Request) error {
 	return s.writeChallenge(w, a, t)
 }
 
-// checkKeyAuthorization tells a client that computed its key authorization in
-// another way than we do so before its names are found not to be proven.
-func checkKeyAuthorization(sent json.RawMessage, want string) error {
-	var got string
-	if len(sent) == 0 || json.Unmarshal(sent, &got) == nil && got == want {
-		return nil
-	}
-	return &Problem{Type: IncorrectResponse, Detail: "keyAuthorization is not the challenge's token, a dot and the thumbprint of the account's key (RFC 8555 §8.1); it may be left out"}
-}
-
 func (s *Server) startChallenge(r *http.Request, req request, a Authorization, t ChallengeType) (Authorization, error) {
 	// The object is empty; older clients put their key authorization in.
 	var body map[string]json.RawMessage
@@ -209,9 +199,6 @@ func (s *Server) startChallenge(r *http.Request, req request, a Authorization, t
 		return a, err
 	}
 	if a.Status == AuthzPending && a.Challenge == "" {
-		if err := checkKeyAuthorization(body["keyAuthorization"], a.Token+"."+req.account.Thumbprint); err != nil {
-			return a, err
-		}
 		now := s.now()
 		lease := s.validations.lease(now)
 		err := s.beginChallenge(r.Context(), a.ID, t, req.payload, lease, now)

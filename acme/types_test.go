@@ -161,21 +161,10 @@ func TestEveryErrorTypeIsSaid(t *testing.T) {
 			}
 			return got, 400
 		},
-		"connection": inChallenge(acme.Connection),
-		"dns":        inChallenge(acme.DNSError),
-		"tls":        inChallenge(acme.TLSError),
-		"incorrectResponse": func(t *testing.T, w *world, _ *refusing) (*reply, int) {
-			c := w.client()
-			_, r := c.order("a.example.com")
-			ch := c.challengeURL(r.strs("authorizations")[0], "http-01")
-			got := c.post(ch, map[string]any{"keyAuthorization": "token.thumbprint"})
-			if s := c.get(ch).str("status"); s != "pending" {
-				t.Errorf("challenge is %s", s)
-			}
-			right := c.get(ch).str("token") + "." + thumbprintOf(t, c.key.Public())
-			c.post(ch, map[string]any{"keyAuthorization": right}).want(200)
-			return got, 400
-		},
+		"connection":        inChallenge(acme.Connection),
+		"dns":               inChallenge(acme.DNSError),
+		"tls":               inChallenge(acme.TLSError),
+		"incorrectResponse": inChallenge(acme.IncorrectResponse),
 		"invalidContact": func(_ *testing.T, w *world, _ *refusing) (*reply, int) {
 			return w.stranger().post(w.url("new-account"), map[string]any{"contact": []string{"mailto:a@b@c"}}), 400
 		},
