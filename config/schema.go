@@ -626,7 +626,8 @@ type WeakKeys struct {
 // Serials is how serial numbers are drawn.
 type Serials struct {
 	// The first octet of each serial number. Replicas that share a database
-	// may share it; CAs that share an issuer but no database must not.
+	// may share it; CAs that share an issuer but no database must not. With one
+	// of its own, a replica takes up its own ACME nonces after a restart.
 	Shard int `yaml:"shard" allow:"1..127"`
 }
 
