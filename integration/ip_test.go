@@ -21,8 +21,8 @@ import (
 func TestAddressesAreIssuedTo(t *testing.T) {
 	t.Parallel()
 	s := startQuickstart(t, quickstart{dns: startDNS(t)})
-	u := newSubscriber(t, s)
 	for _, typ := range []string{"http-01", "tls-alpn-01"} {
+		u := newSubscriber(t, s) // who has proven nothing yet
 		o, err := u.client.AuthorizeOrder(t.Context(), acme.IPIDs("127.0.0.1", "::1"))
 		if err != nil {
 			t.Fatal(err)
