@@ -130,8 +130,8 @@ func TestFieldsOfAChallengeResponseAreIgnored(t *testing.T) {
 	c := w.client()
 	_, r := c.order("a.example.com")
 	a := r.strs("authorizations")[0]
-	got := c.post(c.challengeURL(a, "http-01"), map[string]any{"status": "valid", "x-unknown": "x", "type": "dns-01"}).want(200)
-	if got.str("type") != "http-01" || got.json["x-unknown"] != nil {
+	got := c.post(c.challengeURL(a, "http-01"), map[string]any{"status": "valid", "keyAuthorization": "x", "type": "dns-01"}).want(200)
+	if got.str("type") != "http-01" || got.json["keyAuthorization"] != nil {
 		t.Errorf("challenge: %s", got.body)
 	}
 	if n := c.await(a, "valid"); w.validator.seen("a.example.com") != 1 {
