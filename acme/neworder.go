@@ -56,7 +56,9 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	o.SetHash = s.setHash(o, by)
+	if o.AutoRenewal == nil { // a row is the same as no other order
+		o.SetHash = s.setHash(o, by)
+	}
 	same, ok, err := s.sameOrder(r.Context(), o)
 	if err != nil {
 		return err

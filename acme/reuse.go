@@ -83,7 +83,7 @@ func (s *Server) setHash(o Order, by ancestry) string {
 
 // sameOrder finds the order that the account has open for the same.
 func (s *Server) sameOrder(ctx context.Context, o Order) (Order, bool, error) {
-	if !s.cfg.ReuseOrders || o.AutoRenewal != nil {
+	if !s.cfg.ReuseOrders || o.SetHash == "" {
 		return Order{}, false, nil
 	}
 	same, err := s.store.SameOrder(ctx, SameOrderQuery{AccountID: o.AccountID, SetHash: o.SetHash, Until: o.CreatedAt.Add(margin(s.cfg.OrderLifetime))})
