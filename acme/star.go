@@ -147,7 +147,7 @@ func (s *Server) readAutoRenewal(ctx context.Context, o *Order, body newOrderBod
 	if err := s.checkStarValidity(*o, a); err != nil {
 		return err
 	}
-	n, err := s.store.OpenStars(ctx, o.AccountID)
+	n, err := s.store.OpenStars(ctx, o.AccountID, o.CreatedAt)
 	if err != nil {
 		return err
 	}
@@ -317,8 +317,9 @@ type StarClaim struct {
 type Stars interface {
 	// Star returns ErrNotFound for none.
 	Star(ctx context.Context, orderID string) (Star, error)
-	// OpenStars counts the rows of an account that go on.
-	OpenStars(ctx context.Context, accountID string) (int, error)
+	// OpenStars counts the rows of an account that go on, and its orders that may
+	// begin one after now.
+	OpenStars(ctx context.Context, accountID string, now time.Time) (int, error)
 	// DueStars lists rows in which there is something to do, the oldest first.
 	DueStars(ctx context.Context, now time.Time, limit int) ([]Star, error)
 	// ClaimStar moves the time of a row that goes on from old to until: ErrMoved

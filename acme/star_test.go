@@ -359,3 +359,25 @@ func TestDirectoriesRenewTheirOwn(t *testing.T) {
 	c.do("GET", star, "", nil).want(200)
 	c.do("GET", one.url("star/"+star[strings.LastIndexByte(star, '/')+1:]), "", nil).want(404)
 }
+
+func TestAPlainOrderIsNotARowForTheSameNames(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, starred, reusingOrders)
+	c := w.client()
+	row := c.post(w.url("new-order"), w.rowOf(4*day, 10*day, nil, "a.example.com")).want(201)
+	plain := c.post(w.url("new-order"), dns("a.example.com")).want(201)
+	if plain.location() == row.location() || plain.json["auto-renewal"] != nil {
+		t.Errorf("an order without auto-renewal is %s", plain.body)
+	}
+}
+
+func TestRowsThatHaveNotBegunAreCountedToo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, starred, func(c *acme.Config) { c.Star.MaxRows = 2 })
+	c := w.client()
+	c.row(w.rowOf(4*day, 10*day, nil, "a.example.com"), "a.example.com")
+	c.post(w.url("new-order"), w.rowOf(4*day, 10*day, nil, "b.example.com")).want(201)
+	c.post(w.url("new-order"), w.rowOf(4*day, 10*day, nil, "c.example.com")).problem(429, "rateLimited")
+	w.clock.advance(8 * day) // one ran out and was never proven
+	c.post(w.url("new-order"), w.rowOf(4*day, 10*day, nil, "c.example.com")).want(201)
+}

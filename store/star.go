@@ -45,14 +45,17 @@ func (s *ACME) Star(ctx context.Context, orderID string) (x acme.Star, err error
 	return x, err
 }
 
-// OpenStars counts the rows of an account that go on.
-func (s *ACME) OpenStars(ctx context.Context, accountID string) (n int, err error) {
+// OpenStars counts the rows of an account that go on or may yet begin.
+func (s *ACME) OpenStars(ctx context.Context, accountID string, now time.Time) (n int, err error) {
 	err = s.one(ctx, "counting renewals", func(r Row) error {
 		var x int64
 		err := r.Scan(&x)
 		n = int(x)
 		return err
-	}, `SELECT COUNT(*) FROM acme_stars t WHERE t.account_id = $1 AND t.due_at <> 0`, accountID)
+	}, `SELECT (SELECT COUNT(*) FROM acme_stars t WHERE t.account_id = $1 AND t.due_at <> 0)
+		+ (SELECT COUNT(*) FROM acme_orders o WHERE o.account_id = $1 AND o.status IN ('pending', 'ready') AND o.auto_renewal <> '' AND o.expires > $2)
+		+ (SELECT COUNT(*) FROM acme_orders o WHERE o.account_id = $1 AND o.status = 'processing' AND o.auto_renewal <> '' AND o.directory = $3)`,
+		accountID, micros(now), s.directory)
 	return n, err
 }
 

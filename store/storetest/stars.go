@@ -35,15 +35,21 @@ func Stars(t *testing.T, open func(t *testing.T) *store.DB) {
 	}
 }
 
-// row makes a valid order with auto-renewal for four hours, of an hour each, and
-// returns its row.
-func (w acmeWorld) row(t *testing.T, account string) (acme.Order, acme.Star) {
+// starOrder makes an order with auto-renewal for four hours, of an hour each.
+func (w acmeWorld) starOrder(t *testing.T, account string) (acme.Order, []acme.Authorization) {
 	t.Helper()
-	ctx := t.Context()
 	o, as := acmeOrder(account, "a.example")
 	o.NotAfter = time.Time{}
 	o.AutoRenewal = &acme.AutoRenewal{End: acmeNow.Add(4 * time.Hour).Truncate(time.Second), Lifetime: time.Hour, Adjust: 30 * time.Minute}
-	must(t, w.CreateOrder(ctx, o, as, acme.OrderLimits{MaxOpen: 10, KeepUntil: o.AutoRenewal.End.Add(time.Hour)}))
+	must(t, w.CreateOrder(t.Context(), o, as, acme.OrderLimits{MaxOpen: 10, KeepUntil: o.AutoRenewal.End.Add(time.Hour)}))
+	return o, as
+}
+
+// row makes a valid one, and returns its row.
+func (w acmeWorld) row(t *testing.T, account string) (acme.Order, acme.Star) {
+	t.Helper()
+	ctx := t.Context()
+	o, as := w.starOrder(t, account)
 	w.validate(t, as[0])
 	in := acmeIntent()
 	in.NotAfter = acmeNow.Add(time.Hour - time.Second).Truncate(time.Second)
@@ -269,12 +275,18 @@ func starLists(t *testing.T, w acmeWorld) {
 	c, _ := w.row(t, "other")
 	must(t, w.ClaimStar(ctx, b.ID, x.DueAt, x.DueAt.Add(-time.Minute)))
 	must(t, w.CancelStar(ctx, c.ID, acmeNow, acmeEntry()))
-	n, err := w.OpenStars(ctx, "acct")
+	n, err := w.OpenStars(ctx, "acct", acmeNow)
 	must(t, err)
-	m, err := w.OpenStars(ctx, "other")
+	m, err := w.OpenStars(ctx, "other", acmeNow)
 	must(t, err)
 	due, err := w.DueStars(ctx, x.DueAt, 10)
 	must(t, err)
+	open, _ := w.starOrder(t, "acct")
+	for at, want := range map[time.Time]int{acmeNow: 3, open.Expires: 2} {
+		if got, err := w.OpenStars(ctx, "acct", at); got != want || err != nil {
+			t.Errorf("at %s %d go on or may begin, %v; want %d", at, got, err, want)
+		}
+	}
 	if n != 2 || m != 0 || len(due) != 2 || due[0].OrderID != b.ID || due[1].OrderID != a.ID {
 		t.Errorf("%d and %d go on; due are %+v", n, m, due)
 	}
