@@ -521,7 +521,7 @@ func closeOrder(ctx context.Context, tx Tx, id string, c acme.Closing) error {
 // DeactivateAuthorization ends an authorization and the orders that rely on it.
 func (s *ACME) DeactivateAuthorization(ctx context.Context, id string, now time.Time, closed acme.Closing, e audit.Entry) error {
 	return s.write(ctx, "deactivating authorization", func(ctx context.Context, tx Tx) error {
-		const give = `UPDATE acme_authzs SET status = 'deactivated', lease_until = 0 WHERE id = $1 AND expires > $2 AND status = `
+		const give = `UPDATE acme_authzs SET status = 'deactivated', lease_until = 0, answer = NULL WHERE id = $1 AND expires > $2 AND status = `
 		err := move(ctx, tx, &e, give+`'valid'`, id, micros(now))
 		if errors.Is(err, acme.ErrMoved) {
 			err = move(ctx, tx, nil, give+`'pending'`, id, micros(now)) // which proved nothing

@@ -24,7 +24,7 @@ func ACMEDevices(t *testing.T, open func(t *testing.T) *store.DB) {
 // What a device says of itself is more than anybody needs to know afterwards.
 func acmeAnswer(t *testing.T, w acmeWorld) {
 	ctx := t.Context()
-	_, as := w.order(t, "acct", "a.example", "b.example")
+	_, as := w.order(t, "acct", "a.example", "b.example", "c.example")
 	lease := acmeNow.Add(time.Minute)
 	for i, failed := range []*acme.Problem{nil, {Type: acme.BadAttestationStatement}} {
 		id := as[i].ID
@@ -46,6 +46,14 @@ func acmeAnswer(t *testing.T, w acmeWorld) {
 		if a.Answer != nil || a.AttestedKey != v.AttestedKey {
 			t.Errorf("judged: answer %q, key %q, want none and %q", a.Answer, a.AttestedKey, v.AttestedKey)
 		}
+	}
+	// Nobody judges what was given up meanwhile.
+	must(t, w.AnswerChallenge(ctx, as[2].ID, acme.DeviceAttest01, []byte(`{}`), lease, acmeNow))
+	must(t, w.DeactivateAuthorization(ctx, as[2].ID, acmeNow, acmeClosed, acmeEntry()))
+	a, err := w.Authorization(ctx, as[2].ID)
+	must(t, err)
+	if a.Answer != nil {
+		t.Errorf("given up: answer %q", a.Answer)
 	}
 	wantErr(t, w.AnswerChallenge(ctx, as[0].ID, acme.DeviceAttest01, nil, lease, acmeNow), acme.ErrMoved)
 }
