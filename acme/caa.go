@@ -218,7 +218,8 @@ func (s *Server) checkOne(ctx context.Context, d caaDuty) (c caaCheck) {
 }
 
 // judgeCAA keeps what was allowed, with its evidence, and makes one problem of
-// what was not.
+// what was not. Each thing is kept once: an order of which some names are allowed
+// and others are not may come again as often as it likes.
 func (s *Server) judgeCAA(ctx context.Context, o Order, checks []caaCheck, at time.Time) (*Problem, error) {
 	var (
 		ids     []string
@@ -230,6 +231,11 @@ func (s *Server) judgeCAA(ctx context.Context, o Order, checks []caaCheck, at ti
 			p := boundedProblem(*c.problem)
 			p.Identifier = &c.id
 			subs = append(subs, p)
+		}
+	}
+	for _, c := range checks {
+		// Without an authorization nothing remembers that it was checked.
+		if c.problem != nil || !c.stale(at) || c.authz == "" && len(subs) > 0 {
 			continue
 		}
 		entries = append(entries, audit.New(actor(o.AccountID), "caa.checked", "order/"+o.ID, map[string]any{"name": c.id.Value, "record": c.record}))

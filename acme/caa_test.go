@@ -386,3 +386,36 @@ func TestCAAOfWhatLiesBelowIsOfEachName(t *testing.T) {
 	c.finalize(c.get(u), "b.example.com").want(200)
 	c.await(u, "invalid")
 }
+
+func TestWhatCAAAllowedIsKeptOnce(t *testing.T) {
+	t.Parallel()
+	w, caa := caaWorld(t, below)
+	c := w.client()
+	r := c.post(w.url("new-order"), ancestor("a.example.com", "example.com", "b.example.com", "example.com")).want(201)
+	for _, a := range r.strs("authorizations") {
+		c.prove(a, "dns-01")
+	}
+	u := r.location()
+	caa.say("b.example.com", noAnswer)
+	moved := w.watched.next()
+	c.finalize(c.get(u), "a.example.com", "b.example.com").want(200)
+	<-moved // put off
+	for range 3 {
+		w.clock.advance(31 * time.Second)
+		if err := w.server.Recover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := w.entries("caa.checked"); len(got) != 0 {
+		t.Errorf("an order that waits for one name left %d entries of the other", len(got))
+	}
+	caa.say("b.example.com", nil)
+	w.clock.advance(31 * time.Second)
+	if err := w.server.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.await(u, "valid")
+	if got := w.entries("caa.checked"); len(got) != 2 {
+		t.Errorf("the certificate has %d entries of two checks", len(got))
+	}
+}

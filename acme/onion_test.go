@@ -93,3 +93,31 @@ func TestOnionsHaveOneChallenge(t *testing.T) {
 	c = w.client()
 	c.post(w.url("new-order"), dns("www.example.com")).problem(400, "rejectedIdentifier")
 }
+
+// An order that is not finalized stays ready, and its account may try as often as it likes.
+func TestTheWordOfAnOnionIsKeptOnce(t *testing.T) {
+	t.Parallel()
+	w, caa := caaWorld(t, func(c *acme.Config) { c.Challenges = []acme.ChallengeType{acme.OnionCSR01} })
+	c := w.client()
+	var names []string
+	for range 2 {
+		pub, _, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, ca.OnionName(pub))
+	}
+	order, r := c.order(names...)
+	for _, authz := range r.strs("authorizations") {
+		c.post(c.challengeURL(authz, "onion-csr-01"), map[string]any{"csr": "AAAA"}).want(200)
+		c.await(authz, "valid")
+	}
+	caa.say(names[0], &acme.Problem{Type: acme.OnionCAARequired, Detail: "say it"})
+	csr := csrBody(catest.CSR(t, newKey(t), names...))
+	for range 3 {
+		c.post(c.get(order).str("finalize"), csr).problem(400, "onionCAARequired")
+	}
+	if got := w.entries("caa.checked"); len(got) != 1 {
+		t.Errorf("three attempts left %d entries of the other service", len(got))
+	}
+}
