@@ -405,3 +405,23 @@ func TestIncidentMakesRenewalsDue(t *testing.T) {
 	}
 	c.post(w.url("new-order"), replacing(certID(cert), "a.example.com")).want(201)
 }
+
+// What takes the place of a certificate is not to be replaced itself, without end and without a quota.
+func TestAnIncidentIsOverForWhatWasIssuedSince(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *acme.Config) { c.OrderQuota = ratelimit.Quota{Limit: 1, Window: 365 * 24 * time.Hour} })
+	c := w.client()
+	cert, _ := c.issue("a.example.com")
+	now := time.Now().UTC().Truncate(time.Second)
+	w.incident(ca.Incident{Name: "all", Selector: ca.Selector{Profile: catest.ProfileName}, Window: ca.Window{Start: now, End: now.Add(time.Hour)}, URL: "https://ca.example/why"})
+	r := c.post(w.url("new-order"), replacing(certID(cert), "a.example.com")).want(201)
+	for _, a := range r.strs("authorizations") {
+		c.prove(a, "dns-01")
+	}
+	r = c.finalize(c.get(r.location()), "a.example.com").want(200)
+	next := leaf(t, c.get(r.str("certificate")).want(200).body)
+	if info := c.renewalInfo(certID(next)).want(200); info.json["explanationURL"] != nil {
+		t.Errorf("the new certificate is to be replaced as well: %s", info.body)
+	}
+	c.post(w.url("new-order"), replacing(certID(next), "a.example.com")).problem(429, "rateLimited")
+}

@@ -121,7 +121,7 @@ func (s *Server) windowOf(c Renewable) (ca.Window, *ca.Incident) {
 	window := c.RenewalWindow()
 	var why *ca.Incident
 	for _, i := range s.openIncidents() {
-		if !i.Selects(c.Record, slices.Contains(c.ListedBy, i.Name)) {
+		if !i.Covers().Selects(c.Record, slices.Contains(c.ListedBy, i.Name)) {
 			continue
 		}
 		if i.End.Before(window.End) {

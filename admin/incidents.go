@@ -290,7 +290,7 @@ func (s *Server) answerIncident(ctx context.Context, w http.ResponseWriter, i ca
 	out := wireIncident(i, status)
 	out.Existed = existed
 	if i.EndedAt.IsZero() {
-		n, err := s.incidents.CountSelected(ctx, i.Name, i.Selector, time.Now())
+		n, err := s.incidents.CountSelected(ctx, i.Name, i.Covers(), time.Now())
 		if err != nil {
 			return fmt.Errorf("counting certificates: %w", err)
 		}

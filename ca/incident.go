@@ -65,6 +65,17 @@ func (s Selector) Selects(r Record, listed bool) bool {
 	return true
 }
 
+// Covers is what the incident selects. Where nothing says of which time, and the
+// certificate that takes the place of one would be selected as well, it is what
+// was issued before the incident: else each would be replaced again and again.
+func (i Incident) Covers() Selector {
+	s := i.Selector
+	if !s.Empty() && !s.Listed && s.SPKIHash == "" && s.IssuedBefore.IsZero() {
+		s.IssuedBefore = i.CreatedAt
+	}
+	return s
+}
+
 // Selected are the certificates that an incident selects and that are still to
 // be used: neither revoked nor expired.
 type Selected struct {
