@@ -33,7 +33,7 @@ func (s *Server) revokeCert(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if rec, err := s.store.Record(r.Context(), rev.Serial); err == nil && rec.AutoRenewed {
-		// RFC 8739 §3.1.3: it is short-lived, and its renewal is canceled.
+		// RFC 8739 §3.1.2: it is short-lived, and its renewal is canceled.
 		return &Problem{Type: AutoRenewalRevocationNotSupported, Detail: "certificates that are renewed automatically are not revoked here; cancel their order"}
 	}
 	switch err := s.ca.Revoke(r.Context(), rev); {

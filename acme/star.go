@@ -35,10 +35,15 @@ type AutoRenewal struct {
 }
 
 // first are the dates of the first certificate, issued at now. Like all others
-// it begins when it is issued if nothing is said.
+// it begins when it is issued if nothing is said. If a start is said it is never
+// valid before that (RFC 8739 §3.5), so that it is not backdated even when the
+// start is over.
 func (a AutoRenewal) first(now time.Time) (notBefore, notAfter time.Time) {
-	if a.Start.After(now) {
-		notBefore, now = a.Start, a.Start
+	if !a.Start.IsZero() {
+		if a.Start.After(now) {
+			now = a.Start
+		}
+		notBefore = now
 	}
 	return notBefore, a.last(now, 0)
 }
@@ -58,15 +63,19 @@ func (a AutoRenewal) BeginOf(notAfter time.Time) time.Time {
 	return notAfter.Add(time.Second - a.Lifetime)
 }
 
-// Due is when the certificate of a period is issued: when the one before has
-// half of its lifetime left, or sooner if the order wants more of an overlap. It
-// is zero if there is no such period.
+// starLead is how much sooner than it must be there a certificate is begun: to be
+// found due, to wait for its turn and to be signed takes its time.
+const starLead = time.Minute
+
+// Due is when the certificate of a period is begun: so that it is there when the
+// one before has half of its lifetime left, or sooner if the order wants more of
+// an overlap. It is zero if there is no such period.
 func (a AutoRenewal) Due(begin time.Time, period int) time.Time {
 	from := begin.Add(time.Duration(period) * a.Lifetime)
 	if !from.Before(a.End) {
 		return time.Time{}
 	}
-	return from.Add(-a.Adjust)
+	return from.Add(-a.Adjust - starLead)
 }
 
 // periodAt is the period to issue for at now, from next on: periods of which a
@@ -137,13 +146,13 @@ func (s *Server) readAutoRenewal(ctx context.Context, o *Order, body newOrderBod
 		return malformed(fmt.Sprintf("end-date must not be more than %d seconds from now", int64(s.cfg.Star.MaxDuration/time.Second)))
 	case b.Lifetime < least || b.Lifetime > most:
 		return malformed(fmt.Sprintf("lifetime must be from %d seconds to %d", least, most))
-	case b.Adjust < 0 || b.Adjust > b.Lifetime:
-		return malformed("lifetime-adjust must be from 0 seconds to lifetime")
+	case b.Adjust < 0:
+		return malformed("lifetime-adjust must not be negative")
 	}
 	a.Lifetime = time.Duration(b.Lifetime) * time.Second
-	// RFC 8739 §3.3: the next one is there when half of this one's life is over,
-	// and valid by then.
-	a.Adjust = max(time.Duration(b.Adjust)*time.Second, a.Lifetime/2).Truncate(time.Second)
+	// RFC 8739 §3.5: more than the lifetime is as much as the lifetime; and §3.3:
+	// the next one is there when half of this one's life is over, and valid by then.
+	a.Adjust = max(time.Duration(min(b.Adjust, b.Lifetime))*time.Second, a.Lifetime/2).Truncate(time.Second)
 	if err := s.checkStarValidity(*o, a); err != nil {
 		return err
 	}
@@ -171,7 +180,7 @@ func (s *Server) checkStarValidity(o Order, a AutoRenewal) error {
 	if a.Due(o.CreatedAt, 1).IsZero() {
 		return nil
 	}
-	return s.ca.CheckValidity(o.Profile, time.Time{}, o.CreatedAt.Add(a.Lifetime+a.Adjust))
+	return s.ca.CheckValidity(o.Profile, time.Time{}, o.CreatedAt.Add(a.Lifetime+a.Adjust+starLead))
 }
 
 // canceled reports whether the order's certificates are renewed no more.

@@ -105,11 +105,11 @@ func (s *Server) writeOrder(w http.ResponseWriter, status int, o Order) error {
 	switch {
 	case o.Status == OrderValid && o.AutoRenewal == nil:
 		v.Certificate = s.url("cert", o.CertificateID)
+	case o.canceled():
+		v.Status, v.Expires = OrderCanceled, wireTime(o.CanceledAt)
 	case o.Status == OrderValid:
-		v.StarCertificate = s.url("star", o.ID)
-	}
-	if o.canceled() {
-		v.Status = OrderCanceled
+		// From then on it is autoRenewalExpired (RFC 8739 §3.3).
+		v.StarCertificate, v.Expires = s.url("star", o.ID), wireTime(o.AutoRenewal.End)
 	}
 	h := w.Header()
 	h.Set("Location", s.url("order", o.ID))

@@ -363,7 +363,7 @@ func (c *Config) checkPublic(r *report) {
 	}
 	if c.ACME.AutoRenewal.Enabled {
 		// Baseline Requirements §4.9.1.1: whoever has a certificate may have it
-		// revoked, which RFC 8739 §3.1.3 has refused.
+		// revoked, which RFC 8739 §3.1.2 has refused.
 		r.add("acme.auto_renewal.enabled", "not allowed under policy public")
 	}
 	if c.ACME.AuthorizationLifetime > publicReuse {
