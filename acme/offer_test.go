@@ -154,6 +154,8 @@ func TestPersistentChallengesNameTheCAInPlaceOfAToken(t *testing.T) {
 		issuers, _ := ch["issuer-domain-names"].([]any)
 		if persist := ch["type"] == "dns-persist-01"; persist == hasToken || persist != (len(issuers) == 2) || persist && issuers[0] != "ca.example" {
 			t.Errorf("%s: token %v, issuers %v", ch["type"], token, issuers)
+		} else if account, there := ch["accounturi"]; there != persist || persist && account != c.kid {
+			t.Errorf("%s: accounturi %v", ch["type"], account)
 		}
 	}
 	a := c.prove(authz, "dns-persist-01")

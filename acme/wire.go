@@ -125,6 +125,7 @@ type wireChallenge struct {
 	Status    string        `json:"status"`
 	Token     string        `json:"token,omitempty"`
 	Issuers   []string      `json:"issuer-domain-names,omitempty"` // of dns-persist-01, which has no token
+	Account   string        `json:"accounturi,omitempty"`          // likewise: what its record has to say
 	Nonce     string        `json:"nonce,omitempty"`               // of onion-csr-01, instead of a token
 	Validated string        `json:"validated,omitempty"`
 	Error     *wireProblem  `json:"error,omitempty"`
@@ -133,7 +134,7 @@ type wireChallenge struct {
 func (s *Server) wireChallengeOf(a Authorization, t ChallengeType) wireChallenge {
 	c := wireChallenge{Type: t, URL: s.url("challenge", a.ID, string(t)), Status: a.challengeStatus(t), Token: a.Token}
 	if t == DNSPersist01 {
-		c.Token, c.Issuers = "", s.issuerDomains
+		c.Token, c.Issuers, c.Account = "", s.issuerDomains, s.accountURL(a.AccountID)
 	}
 	if t == OnionCSR01 {
 		c.Token, c.Nonce = "", onionNonce(a.Token)

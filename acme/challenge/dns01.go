@@ -27,7 +27,12 @@ func (a *attempt) dnsAccount01(ctx context.Context) *acme.Problem {
 	if a.q.AccountURL == "" {
 		return problem(acme.ServerInternal, errors.New("no account URL"), "dns-account-01 can't be validated here")
 	}
-	return a.txt(ctx, accountLabel(a.q.AccountURL)+"."+challengeLabel)
+	p := a.txt(ctx, accountLabel(a.q.AccountURL)+"."+challengeLabel)
+	if p != nil && p.Type == acme.DNSError {
+		// The same, §3.4: clients that built another label see why.
+		p.Detail += "; the label is made of the account's URL, " + a.q.AccountURL
+	}
+	return p
 }
 
 // accountLabel is 80 bits of the hash of an account's URL.

@@ -50,10 +50,23 @@ func (a *attempt) dnsPersist01(ctx context.Context) *acme.Problem {
 		}
 	}
 	a.saw(records)
-	return problem(acme.Unauthorized, nil, "the TXT records at %s do not let this account order here: %v", name, err)
+	kind := acme.Unauthorized
+	if _, malformed := errors.AsType[malformedRecord](err); malformed {
+		kind = acme.Malformed // draft-ietf-acme-dns-persist-01 §9.3.1
+	}
+	return problem(kind, nil, "the TXT records at %s do not let this account order here: %v", name, err)
 }
 
 var errNotOurs = errors.New("none names this CA")
+
+// A malformedRecord says what is not as it must be in a record that names us.
+type malformedRecord string
+
+func (m malformedRecord) Error() string { return string(m) }
+
+func malformed(format string, args ...any) error {
+	return malformedRecord(fmt.Sprintf(format, args...))
+}
 
 // persists says why a record is no proof, or until when one is. The error may be shown.
 func (a *attempt) persists(text string, now time.Time) (until time.Time, err error) {
@@ -62,21 +75,24 @@ func (a *attempt) persists(text string, now time.Time) (until time.Time, err err
 		// Whether it is meant for us can only be guessed, which does no harm here.
 		head, _, _ := strings.Cut(text, ";")
 		if slices.Contains(a.v.issuers, strings.ToLower(trimWSP(head))) {
-			return until, fmt.Errorf("the one for this CA is malformed: %s", excerpt([]byte(text)))
+			return until, malformed("the one for this CA is malformed: %s", excerpt([]byte(text)))
 		}
 		return until, errNotOurs
 	}
 	if !slices.Contains(a.v.issuers, v.issuer) {
 		return until, errNotOurs
 	}
-	if uri, there, ok := v.get("accounturi"); !there || !ok || uri != a.q.AccountURL {
+	switch uri, there, ok := v.get("accounturi"); {
+	case !there || !ok:
+		return until, malformed("accounturi is missing, or there twice; the one of this account is %s", a.q.AccountURL)
+	case uri != a.q.AccountURL:
 		return until, fmt.Errorf("accounturi is not the one of this account, %s", a.q.AccountURL)
 	}
 	policy, _, ok := v.get("policy")
 	end, ends, once := v.get("persistuntil")
 	switch {
 	case !ok || !once:
-		return until, errors.New("policy or persistUntil is there twice")
+		return until, malformed("policy or persistUntil is there twice")
 	case a.q.Wildcard && !strings.EqualFold(policy, "wildcard"):
 		return until, errors.New("the one for this CA is not for what lies below the name: policy=wildcard is missing")
 	}
@@ -86,7 +102,7 @@ func (a *attempt) persists(text string, now time.Time) (until time.Time, err err
 	seconds, err := unixSeconds(end)
 	switch {
 	case err != nil:
-		return until, fmt.Errorf("persistUntil is not a number of seconds: %s", excerpt([]byte(end)))
+		return until, malformed("persistUntil is not a number of seconds: %s", excerpt([]byte(end)))
 	case now.Unix() > seconds:
 		return until, fmt.Errorf("persistUntil was %s", time.Unix(seconds, 0).UTC().Format(time.RFC3339))
 	case seconds < until.Unix():

@@ -69,27 +69,28 @@ func TestPersistentRecordsThatDoNotFitAreNamed(t *testing.T) {
 	for what, c := range map[string]struct {
 		record string
 		wild   bool
+		kind   acme.ProblemType
 		detail string
 	}{
-		"other CA":            {"other.example; accounturi=" + accountURL, false, "none names this CA"},
-		"other use":           {"some text\\; or other", false, "none names this CA"},
-		"no account":          {ours, false, "accounturi is not the one of this account"},
-		"other account":       {ours + "; accounturi=" + accountURL + "0", false, "accounturi"},
-		"account in capitals": {ours + "; accounturi=" + strings.ToUpper(accountURL), false, "accounturi"},
-		"account twice":       {ourRecord + "; accounturi=" + accountURL, false, "accounturi"},
-		"no policy":           {ourRecord, true, "policy=wildcard is missing"},
-		"other policy":        {ourRecord + "; policy=wildcards", true, "policy=wildcard is missing"},
-		"policy twice":        {ourRecord + "; policy=wildcard; policy=wildcard", true, "twice"},
-		"over":                {ourRecord + "; persistUntil=1721952000", false, "persistUntil was 2024-07-26T00:00:00Z"},
-		"negative":            {ourRecord + "; persistUntil=-1", false, "not a number"},
-		"with a plus":         {ourRecord + "; persistUntil=+99999999999", false, "not a number"},
-		"hexadecimal":         {ourRecord + "; persistUntil=0xffffffff", false, "not a number"},
-		"a date":              {ourRecord + "; persistUntil=2099-01-01", false, "not a number"},
-		"empty":               {ourRecord + "; persistUntil=", false, "not a number"},
-		"too long":            {ourRecord + "; persistUntil=9999999999999", false, "not a number"},
-		"until twice":         {ourRecord + "; persistUntil=99999999999; persistuntil=99999999999", false, "twice"},
-		"malformed":           {ourRecord + ";", false, "malformed"},
-		"malformed parameter": {ourRecord + "; now", false, "malformed"},
+		"other CA":            {"other.example; accounturi=" + accountURL, false, acme.Unauthorized, "none names this CA"},
+		"other use":           {"some text\\; or other", false, acme.Unauthorized, "none names this CA"},
+		"no account":          {ours, false, acme.Malformed, "accounturi is missing"},
+		"other account":       {ours + "; accounturi=" + accountURL + "0", false, acme.Unauthorized, "accounturi"},
+		"account in capitals": {ours + "; accounturi=" + strings.ToUpper(accountURL), false, acme.Unauthorized, "accounturi"},
+		"account twice":       {ourRecord + "; accounturi=" + accountURL, false, acme.Malformed, "there twice"},
+		"no policy":           {ourRecord, true, acme.Unauthorized, "policy=wildcard is missing"},
+		"other policy":        {ourRecord + "; policy=wildcards", true, acme.Unauthorized, "policy=wildcard is missing"},
+		"policy twice":        {ourRecord + "; policy=wildcard; policy=wildcard", true, acme.Malformed, "twice"},
+		"over":                {ourRecord + "; persistUntil=1721952000", false, acme.Unauthorized, "persistUntil was 2024-07-26T00:00:00Z"},
+		"negative":            {ourRecord + "; persistUntil=-1", false, acme.Malformed, "not a number"},
+		"with a plus":         {ourRecord + "; persistUntil=+99999999999", false, acme.Malformed, "not a number"},
+		"hexadecimal":         {ourRecord + "; persistUntil=0xffffffff", false, acme.Malformed, "not a number"},
+		"a date":              {ourRecord + "; persistUntil=2099-01-01", false, acme.Malformed, "not a number"},
+		"empty":               {ourRecord + "; persistUntil=", false, acme.Malformed, "not a number"},
+		"too long":            {ourRecord + "; persistUntil=9999999999999", false, acme.Malformed, "not a number"},
+		"until twice":         {ourRecord + "; persistUntil=99999999999; persistuntil=99999999999", false, acme.Malformed, "twice"},
+		"malformed":           {ourRecord + ";", false, acme.Malformed, "malformed"},
+		"malformed parameter": {ourRecord + "; now", false, acme.Malformed, "malformed"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -97,7 +98,7 @@ func TestPersistentRecordsThatDoNotFitAreNamed(t *testing.T) {
 			q := persistValidation()
 			q.Wildcard = c.wild
 			rec, p := mustNew(t, caaConfig(ns)).Validate(t.Context(), q)
-			wantProblem(t, p, acme.Unauthorized, c.detail)
+			wantProblem(t, p, c.kind, c.detail)
 			if len(rec.Records) != 2 || !rec.Until.IsZero() {
 				t.Errorf("evidence %q until %v", rec.Records, rec.Until)
 			}
@@ -138,6 +139,7 @@ func TestAccountHasARecordOfItsOwn(t *testing.T) {
 	q.AccountURL += "2"
 	_, p = mustNew(t, config(ns, 80)).Validate(t.Context(), q)
 	wantProblem(t, p, acme.DNSError, "NXDOMAIN")
+	wantProblem(t, p, acme.DNSError, "the account's URL, "+q.AccountURL)
 	q.AccountURL = ""
 	if _, p = mustNew(t, config(ns, 80)).Validate(t.Context(), q); p == nil || p.Type != acme.ServerInternal {
 		t.Errorf("without an account: %v", p)
