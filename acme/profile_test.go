@@ -1,6 +1,9 @@
 package acme_test
 
 import (
+	"context"
+	"crypto"
+	"sync/atomic"
 	"testing"
 
 	"github.com/secsy-pki/secsy-pki/acme"
@@ -42,4 +45,45 @@ func TestProfilesAreChosenByName(t *testing.T) {
 	if got := c.get(r.location()).str("profile"); got != "short" || r.str("profile") != "short" {
 		t.Errorf("profile is %q: %s", got, r.body)
 	}
+}
+
+// retiring is an authority that one day has the profiles of another.
+type retiring struct {
+	acme.CA
+	next atomic.Pointer[ca.Authority]
+}
+
+func (r *retiring) CheckCSR(ctx context.Context, profile string, der []byte, names []ca.Identifier) (crypto.PublicKey, error) {
+	if next := r.next.Load(); next != nil {
+		return next.CheckCSR(ctx, profile, der, names)
+	}
+	return r.CA.CheckCSR(ctx, profile, der, names)
+}
+
+// An order outlives its profile for some days (draft-ietf-acme-profiles §4).
+func TestOrdersForAProfileThatIsGoneAreToldSo(t *testing.T) {
+	t.Parallel()
+	r := &retiring{}
+	w := newWorld(t, func(c *acme.Config) {
+		two := catest.New(t, func(c *ca.Config) {
+			short := c.Profiles[0]
+			short.Name = "short"
+			c.Profiles = append(c.Profiles, short)
+		})
+		r.CA, c.CA = two.Authority, r
+		c.Profiles = map[string]string{"short": "7 days"}
+	})
+	c := w.client()
+	body := dns("a.example.com")
+	body["profile"] = "short"
+	o := c.post(w.url("new-order"), body).want(201)
+	c.prove(o.strs("authorizations")[0], "dns-01")
+	r.next.Store(catest.New(t).Authority)
+	csr := csrBody(catest.CSR(t, newKey(t), "a.example.com"))
+	c.post(o.str("finalize"), csr).problem(400, "invalidProfile")
+	if got := c.get(o.location()); got.str("status") != "ready" {
+		t.Errorf("order: %s", got.body)
+	}
+	r.next.Store(nil)
+	c.post(o.str("finalize"), csr).want(200)
 }
