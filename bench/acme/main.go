@@ -135,7 +135,7 @@ func (b *bench) others(ctx context.Context, least time.Duration) error {
 		fmt.Fprintf(b.out, "no Pebble: %v\n", err)
 		return nil
 	}
-	// With 32 clients it stands still.
+	// With 32 clients it is not measured here.
 	_, err = b.server(ctx, "Pebble, in memory", least, []int{1, 8}, func(dir string) (*server, error) { return peer(ctx, dir, b.responder) })
 	return err
 }
