@@ -45,7 +45,7 @@ func (t ChallengeType) proves(id ca.Identifier, wildcard bool) bool {
 		// RFC 8738 §4 and §7: there is no name to put a TXT record at.
 		return t == HTTP01 || t == TLSALPN01
 	case wildcard:
-		// RFC 8737 §3, Baseline Requirements §3.2.2.4.19: what one server says does
+		// Baseline Requirements §3.2.2.4.19, §3.2.2.4.20: what one server says does
 		// not prove a whole subtree.
 		return dnsBased
 	}

@@ -49,7 +49,7 @@ func (a *attempt) tlsALPN01(ctx context.Context) *acme.Problem {
 	secure := tls.Client(conn, &tls.Config{
 		ServerName:         serverName(id),
 		NextProtos:         []string{acmeTLS},
-		MinVersion:         tls.VersionTLS12, // RFC 8737 §3
+		MinVersion:         tls.VersionTLS12, // RFC 8737 §4
 		InsecureSkipVerify: true,             // it is self-signed by design
 	})
 	if err := secure.HandshakeContext(ctx); err != nil {
