@@ -441,6 +441,21 @@ func TestMistakesOfAnOperatorAreOneLineThatNamesThem(t *testing.T) {
 		"root in an alternate chain": {func(t *testing.T, dir string) {
 			edit(t, dir, "root: root.pem", "alternate_chains: [root.pem]")
 		}, []string{"issuers[0] (issuing)", "alternate_chains[0]", rootFile, "not one of the issuer's name and key"}},
+		"an alternate chain of the same name in other strings": {func(t *testing.T, dir string) {
+			own, err := os.ReadFile(filepath.Join(dir, issuingFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			remake(t, dir, func(c *x509.Certificate) { c.RawSubject = bytes.ReplaceAll(c.RawSubject, []byte{0x13}, []byte{0x0c}) })
+			if err := errors.Join(os.Rename(filepath.Join(dir, issuingFile), filepath.Join(dir, "cross.pem")), os.WriteFile(filepath.Join(dir, issuingFile), own, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			edit(t, dir, "root: root.pem", "alternate_chains: [cross.pem]")
+		}, []string{"issuers[0] (issuing)", "alternate_chains[0]", "cross.pem", "other types of strings", "x509toreq"}},
+		"no such roots of devices": {func(t *testing.T, dir string) {
+			edit(t, dir, "\nkeys:", "\nprofiles: [{name: a, extended_key_usages: [clientAuth], identifiers: {permanent_identifiers: true}}]\nkeys:",
+				"\nacme:\n", "\nacme:\n  challenges: [device-attest-01]\n  device_attestation: {tpm_roots: none.pem}\n")
+		}, []string{"acme.device_attestation.tpm_roots", "none.pem", "no such file"}},
 		"the same chain again": {func(t *testing.T, dir string) {
 			edit(t, dir, "root: root.pem", "alternate_chains: [issuing.pem]")
 		}, []string{"issuers[0] (issuing)", "alternate_chains[0]", issuingFile, "has this chain already"}},

@@ -60,6 +60,10 @@ func (a *app) check(ctx context.Context, list *checklist) {
 			_, err = a.corroborated(v)
 			list.ok(err, "%s", perspectiveSummary(cfg))
 		}
+		if c := cfg.ACME.DeviceAttestation; c != (config.DeviceAttestation{}) {
+			_, err := withDevices(nil, c)
+			list.ok(err, "roots above attestations of devices")
+		}
 	}
 	if cfg.Store.Engine == config.EnginePostgres {
 		list.ok(checkSecret("store.postgres.url", cfg.Store.Postgres.URL), "database URL from %s", source(cfg.Store.Postgres.URL))

@@ -184,8 +184,14 @@ func readAlternates(cert *x509.Certificate, chain []*x509.Certificate, files []s
 		if len(list) > maxChain {
 			return nil, bad("has %d certificates; at most %d", len(list), maxChain)
 		}
-		if ca.IDOf(list[0]) != ca.IDOf(cert) {
-			return nil, bad("the first certificate is not one of the issuer's name and key")
+		switch first := list[0]; {
+		case ca.IDOf(first) == ca.IDOf(cert):
+		case bytes.Equal(first.RawSubjectPublicKeyInfo, cert.RawSubjectPublicKeyInfo) && first.Subject.String() == cert.Subject.String():
+			// Programs that build chains compare octets.
+			return nil, bad("the first certificate is not one of the issuer's name and key: its subject reads the same, but is encoded by other types of strings; " +
+				"have it made from a request that has the issuer's own subject (openssl x509 -x509toreq)")
+		default:
+			return nil, bad("the first certificate is not one of the issuer's name and key, but of %s", first.Subject)
 		}
 		for j, c := range list {
 			if bytes.Equal(c.RawSubject, c.RawIssuer) {

@@ -27,6 +27,9 @@ func (c *Config) checkDirectories(r *report) {
 	for i, d := range list {
 		key := func(name string) string { return fmt.Sprintf("acme.directories[%d].%s", i, name) }
 		for name, v := range map[string]Name{"name": d.Name, "path": d.Path} {
+			if name == "path" && v == d.Name {
+				continue // the default: one mistake, told once
+			}
 			if len(v) > 63 || strings.Trim(string(v), "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 				r.add(key(name), "%s: want at most 63 lower-case letters, digits and hyphens", quote(string(v)))
 			}
@@ -34,10 +37,11 @@ func (c *Config) checkDirectories(r *report) {
 		if d.Name == defaultDirectory {
 			r.add(key("name"), `"default" is the directory at /acme`)
 		}
-		if first, ok := names[d.Name]; ok {
+		first, taken := names[d.Name]
+		if taken {
 			r.add(key("name"), "%s is taken by acme.directories[%d]", quote(string(d.Name)), first)
 		}
-		if first, ok := paths[d.Path]; ok {
+		if first, ok := paths[d.Path]; ok && (!taken || d.Path != d.Name) {
 			r.add(key("path"), "%s is taken by acme.directories[%d]", quote(string(d.Path)), first)
 		}
 		names[d.Name], paths[d.Path] = i, i
@@ -56,8 +60,22 @@ func (c *Config) checkDirectories(r *report) {
 }
 
 // offers reports whether any directory offers a challenge.
-func (a *ACME) offers(challenge string) bool {
-	return slices.Contains(a.Challenges, challenge) || slices.ContainsFunc(a.Directories, func(d Directory) bool {
-		return slices.Contains(d.Challenges, challenge)
-	})
+func (a *ACME) offers(challenge string) bool { return a.offeredAt(challenge) != "" }
+
+// offeredAt is the first key that offers a challenge, if any does.
+func (a *ACME) offeredAt(challenge string) string {
+	if slices.Contains(a.Challenges, challenge) {
+		return "acme.challenges"
+	}
+	for i, d := range a.Directories {
+		if slices.Contains(d.Challenges, challenge) {
+			return fmt.Sprintf("acme.directories[%d].challenges", i)
+		}
+	}
+	return ""
+}
+
+// certifiesDevices reports whether p is for what device-attest-01 proves.
+func (p Profile) certifiesDevices() bool {
+	return p.Identifiers.PermanentIdentifiers || p.Identifiers.HardwareModules
 }

@@ -31,5 +31,5 @@ func TestDirectoriesAreBounded(t *testing.T) {
 
 func TestDevicesMayHaveADirectoryOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	mustParse(t, "acme: {device_attestation: {tpm_roots: a.pem}, directories: [{name: a, challenges: [device-attest-01]}]}")
+	mustParse(t, "profiles: [{name: device, identifiers: {hardware_modules: true}}]\nacme: {device_attestation: {tpm_roots: a.pem}, directories: [{name: a, challenges: [device-attest-01]}]}")
 }

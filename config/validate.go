@@ -325,14 +325,19 @@ func (c *Config) checkACME(r *report) {
 		}
 	}
 	devices := c.ACME.DeviceAttestation != DeviceAttestation{}
-	switch offered := c.ACME.offers(DeviceAttest01); {
-	case offered && !devices:
-		r.add("acme.challenges", "device-attest-01 needs somebody whose word is taken: set apple_roots, tpm_roots or step_roots of acme.device_attestation")
-	case !offered && devices:
+	switch at := c.ACME.offeredAt(DeviceAttest01); {
+	case at != "" && !devices:
+		r.add(at, "device-attest-01 needs somebody whose word is taken: set apple_roots, tpm_roots or step_roots of acme.device_attestation")
+	case at != "" && !slices.ContainsFunc(c.Profiles, Profile.certifiesDevices):
+		r.add(at, "device-attest-01 proves devices and nothing else: set identifiers.permanent_identifiers or identifiers.hardware_modules of a profile")
+	case at == "" && devices:
 		r.add("acme.device_attestation", "is of no use without device-attest-01 in acme.challenges, or in those of a directory")
 	}
 	if n := len(c.ACME.CAAIdentities); c.ACME.offers("dns-persist-01") && (n == 0 || n > maxIssuerDomains) {
 		r.add("acme.caa_identities", "dns-persist-01 needs 1 to %d of them: its TXT records name this CA by one; there are %d", maxIssuerDomains, n)
+	}
+	if c.ACME.SubdomainAuthorizations && !c.ACME.offers("dns-01") && !c.ACME.offers("dns-account-01") && !c.ACME.offers("dns-persist-01") {
+		r.add("acme.subdomain_authorizations", "needs dns-01, dns-account-01 or dns-persist-01 in acme.challenges, or in those of a directory: a domain is proven in the DNS")
 	}
 	if v := c.ACME.Validation; v.DNSSEC == DNSSECAD && v.Resolver == "" {
 		r.add("acme.validation.resolver", "needed by dnssec ad: name the resolver that validates")
@@ -352,8 +357,8 @@ func (c *Config) checkPublic(r *report) {
 	if v.TLSALPN01Port != 443 {
 		r.add("acme.validation.tls_alpn01_port", "under policy public it is 443")
 	}
-	if c.ACME.offers(DeviceAttest01) {
-		r.add("acme.challenges", "under policy public there is no device-attest-01")
+	if at := c.ACME.offeredAt(DeviceAttest01); at != "" {
+		r.add(at, "under policy public there is no device-attest-01")
 	}
 	if v.AllowPrivateAddresses {
 		r.add("acme.validation.allow_private_addresses", "not allowed under policy public")
