@@ -390,9 +390,17 @@ func (s *Server) revokeAccount(w http.ResponseWriter, r *http.Request) error {
 func idOf(r *http.Request, name, what string) (string, error) {
 	id := r.PathValue(name)
 	if len(id) != 32 || strings.Trim(id, "0123456789abcdef") != "" {
-		return "", problemf(http.StatusBadRequest, client.CodeInvalidParameter, "%.100q is not a %s: 32 hex digits are", id, what)
+		return "", problemf(http.StatusBadRequest, client.CodeInvalidParameter, "%.100q is no %s: 32 hex digits are", id, what)
 	}
 	return id, nil
+}
+
+// bindingKey is the key of the configuration that lets a directory bind accounts.
+func bindingKey(directory string) string {
+	if directory == "" {
+		return "acme.external_account_binding"
+	}
+	return "external_account_binding of it in acme.directories"
 }
 
 // directoryThatBinds finds a directory for which keys can be made.
@@ -405,7 +413,7 @@ func (s *Server) directoryThatBinds(name string) (Directory, error) {
 		}
 		if !d.Binds {
 			return d, problemf(http.StatusConflict, client.CodeRefused,
-				"directory %s binds no accounts to external ones: set its external_account_binding to optional or required", directoryName(d.Name))
+				"directory %s binds no accounts to external ones: set %s to optional or required", directoryName(d.Name), bindingKey(d.Name))
 		}
 		return d, nil
 	}

@@ -65,7 +65,7 @@ func (s *Server) createIncident(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if req.DryRun {
-		return s.answerIncident(r.Context(), w, i, "dryRun", false)
+		return s.answerIncident(r.Context(), w, i, client.DryRun, false)
 	}
 	e := incidentEntry(r.Context(), actionIncidentCreated, i.Name, wireIncident(i, "open"))
 	got, created, err := s.incidents.CreateIncident(r.Context(), i, e)

@@ -26,10 +26,13 @@ type IncidentRequest struct {
 	DryRun       bool   `json:"dry_run,omitempty"` // only count
 }
 
+// DryRun is the status of an incident that was only tried.
+const DryRun = "dryRun"
+
 // An Incident is certificates that are to be replaced in a window of its own.
 type Incident struct {
 	Name         string     `json:"name"`
-	Status       string     `json:"status"` // open, ended, or dryRun
+	Status       string     `json:"status"` // open, ended, or DryRun
 	Note         string     `json:"note,omitempty"`
 	URL          string     `json:"explanation_url,omitempty"`
 	Listed       bool       `json:"listed,omitempty"`

@@ -59,11 +59,11 @@ profiles only.`,
 				return usagef(cmd, "--uses %d: want a number of accounts, or 0 for any number", n.MaxUses)
 			}
 			if validFor != "" {
-				var d config.Duration
-				if err := d.UnmarshalText([]byte(validFor)); err != nil || d <= 0 {
-					return usagef(cmd, "--valid-for %q: want a duration such as 12h or 30d", validFor)
+				d, err := lengthOf(cmd, "valid-for", validFor)
+				if err != nil {
+					return err
 				}
-				until := time.Now().Add(d.Std()).UTC().Truncate(time.Second)
+				until := time.Now().Add(d).UTC().Truncate(time.Second)
 				n.Expires = &until
 			}
 			return conn.ask(cmd.Context(), patience, func(ctx context.Context, cl *client.Client) error {
@@ -262,6 +262,15 @@ func sure(cmd *cobra.Command, yes bool, format string, args ...any) error {
 	return confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), "nothing was revoked")
 }
 
+// lengthOf reads a length of time as the configuration has them, days included.
+func lengthOf(cmd *cobra.Command, flag, value string) (time.Duration, error) {
+	var d config.Duration
+	if err := d.UnmarshalText([]byte(value)); err != nil || d.Std() < time.Second {
+		return 0, usagef(cmd, "--%s %q: want a duration of a second or more, such as 12h or 30d", flag, value)
+	}
+	return d.Std(), nil
+}
+
 // idArg takes exactly one id, as the server makes them.
 func idArg(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
@@ -269,7 +278,7 @@ func idArg(what string) cobra.PositionalArgs {
 			return usagef(cmd, "want one %s, got %d arguments", what, len(args))
 		}
 		if len(args[0]) != 32 || strings.Trim(args[0], "0123456789abcdef") != "" {
-			return usagef(cmd, "%q is not a %s: want 32 hex digits", args[0], what)
+			return usagef(cmd, "%q is no %s: want 32 hex digits", args[0], what)
 		}
 		return nil
 	}

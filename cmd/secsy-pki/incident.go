@@ -29,7 +29,7 @@ revokes nothing.`
 func newIncidentCreate(conn *connection) *cobra.Command {
 	var (
 		req     client.IncidentRequest
-		within  time.Duration
+		within  string
 		serials string
 		asJSON  bool
 	)
@@ -50,12 +50,16 @@ with # don't count.`,
 		Args:              incidentArg,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req.Name, req.Within, req.Listed = args[0], int64(within/time.Second), serials != ""
-			if within != 0 && within < time.Second {
-				return usagef(cmd, "--within %s: want a second or more", within)
+			req.Name, req.Listed = args[0], serials != ""
+			if (within == "") == (req.WindowEnd == "") {
+				return usagef(cmd, "say when by --within or by --end, and not by both")
 			}
-			if (within == 0) == (req.WindowEnd == "") {
-				return usagef(cmd, "say when: --within, or --end")
+			if within != "" {
+				d, err := lengthOf(cmd, "within", within)
+				if err != nil {
+					return err
+				}
+				req.Within = int64(d / time.Second)
 			}
 			return createIncident(cmd, conn, req, serials, asJSON)
 		},
@@ -68,7 +72,7 @@ with # don't count.`,
 	f.StringVar(&req.Account, "account", "", "those of this ACME account, by `ID` or URL")
 	f.StringVar(&req.IssuedAfter, "issued-after", "", "those issued at this `TIME` or later, such as 2026-05-01T12:00:00Z")
 	f.StringVar(&req.IssuedBefore, "issued-before", "", "those issued before this `TIME`")
-	f.DurationVar(&within, "within", 0, "replace them within this `TIME` from now, such as 24h")
+	f.StringVar(&within, "within", "", "replace them within so `LONG` from now, such as 24h or 5d")
 	f.StringVar(&req.WindowStart, "start", "", "replace them from this `TIME` on, if not now")
 	f.StringVar(&req.WindowEnd, "end", "", "replace them before this `TIME`")
 	f.StringVar(&req.URL, "url", "", "`URL` of a page that tells subscribers why")
@@ -108,6 +112,9 @@ func createIncident(cmd *cobra.Command, conn *connection, req client.IncidentReq
 		}
 		if req.DryRun && file != "" {
 			warn(cmd.ErrOrStderr(), "%s lists %d serial numbers; which of them are ours is known once they are in an incident", file, len(list))
+		}
+		if n := i.Selected; n != nil && n.Certificates == 0 && (file == "" || !req.DryRun) {
+			warn(cmd.ErrOrStderr(), "no certificate that could be replaced is selected: are the conditions right?")
 		}
 		return showIncident(cmd.OutOrStdout(), i, asJSON)
 	})
@@ -199,7 +206,9 @@ func showIncident(w io.Writer, i client.Incident, asJSON bool) error {
 			rows = append(rows, r)
 		}
 	}
-	rows = append(rows, []string{"Created:", when(i.CreatedAt) + " by " + i.CreatedBy})
+	if i.Status != client.DryRun {
+		rows = append(rows, []string{"Created:", when(i.CreatedAt) + " by " + i.CreatedBy})
+	}
 	if i.EndedAt != nil {
 		rows = append(rows, []string{"Ended:", when(*i.EndedAt)})
 	}

@@ -64,6 +64,8 @@ func TestNothingIsDoneForAListWithAMistake(t *testing.T) {
 	for _, args := range [][]string{
 		{"acme", "incident", "create", "bad", "--profile", "p"},
 		{"acme", "incident", "create", "bad", "--profile", "p", "--within", "1h", "--end", "2026-05-01T12:00:00Z"},
+		{"acme", "incident", "create", "bad", "--profile", "p", "--within", "1"},
+		{"acme", "incident", "create", "bad", "--profile", "p", "--within", "0s"},
 		{"acme", "incident", "create", "--within", "1h"},
 		{"acme", "incident", "end"},
 	} {
@@ -73,6 +75,23 @@ func TestNothingIsDoneForAListWithAMistake(t *testing.T) {
 	}
 	if len(o.asked) != 0 {
 		t.Errorf("asked: %s", <-o.asked)
+	}
+}
+
+func TestAnIncidentThatSelectsNothingSaysSo(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	i := client.Incident{
+		Name: "bad", Status: client.DryRun, Profile: "wbe", WindowStart: start, WindowEnd: start.Add(time.Hour), CreatedAt: start,
+		CreatedBy: "operator:uid/0", Selected: &client.Selected{},
+	}
+	o := newOperator(t, map[string]any{"POST /acme/incidents": i})
+	code, out, errs := o.do(t, "acme", "incident", "create", "bad", "--profile", "wbe", "--within", "5d", "--dry-run")
+	if code != exitOK || strings.Contains(out, "Created") || !strings.Contains(errs, "no certificate that could be replaced is selected") {
+		t.Errorf("got %d\n%s\n%s", code, out, errs)
+	}
+	if want := `POST /acme/incidents {"name":"bad","profile":"wbe","within_seconds":432000,"dry_run":true}`; <-o.asked != want {
+		t.Errorf("it did not ask %s", want)
 	}
 }
 
