@@ -158,7 +158,7 @@ func (s *Server) bind(r *http.Request, t terms, req request, body newAccountBody
 	}
 	if len(body.Binding) == 0 || string(body.Binding) == "null" {
 		if s.cfg.Binding == BindingRequired {
-			return &Problem{Type: ExternalAccountRequired, Detail: "new accounts here are bound to an account of yours elsewhere: give your client the key id and the MAC key that the operator of this server has for you (RFC 8555 §7.3.4)"}
+			return &Problem{Type: ExternalAccountRequired, Detail: "new accounts here are bound to an account of yours elsewhere: give your client the key id and the HMAC key that the operator of this server has for you (RFC 8555 §7.3.4)"}
 		}
 		return nil
 	}

@@ -772,7 +772,7 @@ func TestQuotaIsSpentByOrdersAlone(t *testing.T) {
 	c.order("a.example.com", "A.example.com", "b.example.com", "*.b.example.com", "d.example.com") // four
 	for range 3 {
 		r := c.post(url, dns("1.example", "2.example", "3.example", "4.example")).problem(429, "rateLimited")
-		want := "the account's quota of 6 identifiers in 1h0m0s does not hold this order's 4 now; it will in 1200 seconds, at " +
+		want := "the account's quota of 6 identifiers in 1h does not hold this order's 4 now; it will in 1200 seconds, at " +
 			now.Add(1200*time.Second).UTC().Add(time.Second-time.Microsecond).Format(time.RFC3339)
 		if r.str("detail") != want {
 			t.Errorf("detail is %q; want %q", r.str("detail"), want)

@@ -324,7 +324,7 @@ var unpauseHTML = template.Must(template.New("unpause").Funcs(template.FuncMap{"
 <h1>This link is not good</h1>
 <p>It was never made here, it is not complete, or it is older than two weeks. A new one is in the answer to the next order for a paused name.</p>
 {{- else if .Done}}
-<h1>{{if .Ended}}{{.Ended}} names are no longer paused{{else}}Nothing was paused{{end}}</h1>
+<h1>{{if eq .Ended 1}}One name is no longer paused{{else if .Ended}}{{.Ended}} names are no longer paused{{else}}Nothing was paused{{end}}</h1>
 <p>Account: {{.Account}}</p>
 {{- if .More}}
 <p>There were more of them than are ended at once. Follow the link again for the rest.</p>

@@ -111,7 +111,12 @@ func TestPausedNamesAreUnpausedByTheLink(t *testing.T) {
 	if !bytes.Contains(done.body, []byte("2 names are no longer paused")) {
 		t.Errorf("page: %s", done.body)
 	}
-	c.failed(2, "a.example.com") // a new row
+	c.failed(3, "a.example.com") // a new row
+	one := w.form(w.url("unpause"), url.Values{"token": {token}}).want(200)
+	if !bytes.Contains(one.body, []byte("One name is no longer paused")) {
+		t.Errorf("page: %s", one.body)
+	}
+	c.failed(2, "a.example.com") // and another
 	c.order("a.example.com", "b.example.com")
 	again := w.form(w.url("unpause"), url.Values{"token": {token}}).want(200)
 	if !bytes.Contains(again.body, []byte("Nothing was paused")) {

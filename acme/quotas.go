@@ -82,11 +82,25 @@ func (s *Server) usedUp(o Order, q *QuotaError, wait time.Duration) string {
 	switch d := q.Debit; d.Kind {
 	case quotaDuplicates:
 		return fmt.Sprintf("this account has had all %d orders for exactly these names that it may have in %s; the next is taken %s. Keep the certificate that you have, or renew it by ARI (RFC 9773)",
-			d.Quota.Limit, d.Quota.Window, when)
+			d.Quota.Limit, span(d.Quota.Window), when)
 	case quotaDomain:
-		return fmt.Sprintf("all accounts together have had the %d orders for names of %s that there may be in %s; the next is taken %s", d.Quota.Limit, d.Subject, d.Quota.Window, when)
+		return fmt.Sprintf("all accounts together have had the %d orders for names of %s that there may be in %s; the next is taken %s", d.Quota.Limit, d.Subject, span(d.Quota.Window), when)
 	default:
 		return fmt.Sprintf("the account's quota of %d identifiers in %s does not hold this order's %d now; it will %s",
-			s.cfg.OrderQuota.Limit, s.cfg.OrderQuota.Window, len(o.Identifiers), when)
+			s.cfg.OrderQuota.Limit, span(s.cfg.OrderQuota.Window), len(o.Identifiers), when)
 	}
+}
+
+// span is a length of time in the largest unit that it is a multiple of: 7d, and
+// not 168h0m0s.
+func span(d time.Duration) string {
+	for _, u := range []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}} {
+		if d >= u.size && d%u.size == 0 {
+			return fmt.Sprintf("%d%s", d/u.size, u.name)
+		}
+	}
+	return d.String()
 }

@@ -299,7 +299,8 @@ func (o *InitOptions) report() {
 	}
 	made = slices.Concat([][2]string{{rootFile, "the root, for your clients to trust"}, {issuingFile, "the issuing CA"}}, made, [][2]string{{configFile, "the configuration"}})
 	if o.Config.Policy == config.PolicyPublic && o.Config.ACME.Enabled {
-		next = append(next, "Set up remote perspectives and name them in acme.validation.perspectives\n(docs/perspectives.md): without, nothing is validated under policy public.")
+		next = append(next, "Have a resolver that validates DNSSEC at "+string(o.Config.ACME.Validation.Resolver)+": it alone is believed.",
+			"Set up remote perspectives and name them in acme.validation.perspectives\n(docs/perspectives.md): without, nothing is validated under policy public.")
 	}
 	next = append(next, "secsy-pki config check --config "+file, "secsy-pki serve --config "+file)
 	fmt.Fprintf(o.Stdout, "Made a CA in %s:\n", o.Dir)
