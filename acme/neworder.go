@@ -38,7 +38,7 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := s.ca.CheckIdentifiers(r.Context(), o.Profile, o.Identifiers); err != nil {
-		return err
+		return notOfProfile(err, body.Profile)
 	}
 	if err := s.ca.CheckValidity(o.Profile, o.NotBefore, o.NotAfter); err != nil {
 		return err

@@ -1,5 +1,11 @@
 package acme
 
+import (
+	"errors"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
 // profileFor decides which profile an account may order by: asked is what the
 // client named, "" for nothing. It is the one place for such rules.
 func (s *Server) profileFor(a Account, asked string) (string, error) {
@@ -23,4 +29,19 @@ func (s *Server) shownProfile(o Order) string {
 		return ""
 	}
 	return o.Profile
+}
+
+// notOfProfile is the authority's no to an order for a profile that the client
+// named. If the profile has no identifiers of those types at all, it is the
+// profile that is at fault (draft-ietf-acme-profiles §4).
+func notOfProfile(err error, named string) error {
+	r, ok := errors.AsType[*ca.Refusal](err)
+	if named == "" || !ok || r.Code != ca.Unsupported {
+		return err
+	}
+	p := *refused(r)
+	if p.Type == UnsupportedIdentifier { // all of them
+		p.Type = InvalidProfile
+	}
+	return &p
 }

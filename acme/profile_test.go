@@ -18,15 +18,17 @@ func TestProfilesAreChosenByName(t *testing.T) {
 	w := newWorld(t, func(c *acme.Config) {
 		two := catest.New(t, func(c *ca.Config) {
 			short, hidden := c.Profiles[0], c.Profiles[0]
+			names := c.Profiles[0]
 			short.Name, short.Validity, hidden.Name = "short", 7*day, "hidden"
-			c.Profiles = append(c.Profiles, short, hidden)
+			names.Name, names.Names = "names", []ca.NameKind{ca.KindDNS}
+			c.Profiles = append(c.Profiles, short, hidden, names)
 		})
 		c.CA, c.DefaultProfile = two.Authority, "hidden"
-		c.Profiles = map[string]string{"server": "90 days", "short": "https://ca.example/short"}
+		c.Profiles = map[string]string{"server": "90 days", "short": "https://ca.example/short", "names": "names alone"}
 	})
 	c := w.client()
 	meta, _ := c.do("GET", w.url("directory"), "", nil).want(200).json["meta"].(map[string]any)
-	if got, _ := meta["profiles"].(map[string]any); len(got) != 2 || got["short"] != "https://ca.example/short" {
+	if got, _ := meta["profiles"].(map[string]any); len(got) != 3 || got["short"] != "https://ca.example/short" {
 		t.Errorf("meta is %v", meta)
 	}
 	order := func(profile any) *reply {
@@ -38,6 +40,23 @@ func TestProfilesAreChosenByName(t *testing.T) {
 		order(bad).problem(400, "invalidProfile")
 	}
 	order(7).problem(400, "malformed")
+	// What the named profile does not have at all is its fault, what it has and refuses is not.
+	for _, bad := range []struct {
+		profile string
+		id      map[string]string
+		want    string
+	}{
+		{"names", map[string]string{"type": "ip", "value": "192.0.2.1"}, "invalidProfile"},
+		{"", map[string]string{"type": "permanent-identifier", "value": "a"}, "unsupportedIdentifier"},
+		{"names", map[string]string{"type": "dns", "value": "-a.example.com"}, "rejectedIdentifier"},
+		{"names", map[string]string{"type": "email", "value": "a@example.com"}, "unsupportedIdentifier"},
+	} {
+		r := c.post(w.url("new-order"), map[string]any{"identifiers": []any{bad.id}, "profile": bad.profile})
+		r.problem(400, bad.want)
+		if subs, _ := r.json["subproblems"].([]any); len(subs) != 1 {
+			t.Errorf("%v: %s", bad, r.body)
+		}
+	}
 	if r := order("").want(201); r.json["profile"] != nil {
 		t.Errorf("the default one, which may not be named, is shown: %s", r.body)
 	}
