@@ -184,7 +184,9 @@ func (b *Budget) attempt(name string, now time.Time) (Decision, int) {
 	if wait := b.waitLocked(s, now); wait > 0 {
 		return Decision{RetryAfter: wholeSeconds(wait)}, s.count
 	}
-	s.last = now
+	if now.After(s.last) {
+		s.last = now
+	}
 	b.placeLocked(s)
 	b.trimLocked(nil)
 	return Decision{OK: true}, s.count
@@ -195,7 +197,8 @@ func (b *Budget) waitLocked(s *standing, now time.Time) time.Duration {
 	if s.last.IsZero() {
 		return 0
 	}
-	return b.config.delay(s.count) - now.Sub(s.last)
+	// Of two at once the one that read the clock first may come here second.
+	return b.config.delay(s.count) - max(now.Sub(s.last), 0)
 }
 
 // Refused counts that identity was refused what is not its own, or not there.
