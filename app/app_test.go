@@ -393,6 +393,24 @@ func remake(t *testing.T, dir string, change func(*x509.Certificate)) {
 	}
 }
 
+// alternate gives the issuer an alternate chain, by a certificate like its own but
+// for what change does.
+func alternate(change func(*x509.Certificate)) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		own, err := os.ReadFile(filepath.Join(dir, issuingFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		remake(t, dir, change)
+		err = os.Rename(filepath.Join(dir, issuingFile), filepath.Join(dir, "cross.pem"))
+		if err = errors.Join(err, os.WriteFile(filepath.Join(dir, issuingFile), own, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		edit(t, dir, "root: root.pem", "alternate_chains: [cross.pem]")
+	}
+}
+
 func TestMistakesOfAnOperatorAreOneLineThatNamesThem(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
@@ -441,17 +459,15 @@ func TestMistakesOfAnOperatorAreOneLineThatNamesThem(t *testing.T) {
 		"root in an alternate chain": {func(t *testing.T, dir string) {
 			edit(t, dir, "root: root.pem", "alternate_chains: [root.pem]")
 		}, []string{"issuers[0] (issuing)", "alternate_chains[0]", rootFile, "not one of the issuer's name and key"}},
-		"an alternate chain of the same name in other strings": {func(t *testing.T, dir string) {
-			own, err := os.ReadFile(filepath.Join(dir, issuingFile))
-			if err != nil {
-				t.Fatal(err)
-			}
-			remake(t, dir, func(c *x509.Certificate) { c.RawSubject = bytes.ReplaceAll(c.RawSubject, []byte{0x13}, []byte{0x0c}) })
-			if err := errors.Join(os.Rename(filepath.Join(dir, issuingFile), filepath.Join(dir, "cross.pem")), os.WriteFile(filepath.Join(dir, issuingFile), own, 0o600)); err != nil {
-				t.Fatal(err)
-			}
-			edit(t, dir, "root: root.pem", "alternate_chains: [cross.pem]")
-		}, []string{"issuers[0] (issuing)", "alternate_chains[0]", "cross.pem", "other types of strings", "x509toreq"}},
+		"an alternate chain of the same name in other strings": {alternate(func(c *x509.Certificate) {
+			c.RawSubject = bytes.ReplaceAll(c.RawSubject, []byte{0x13}, []byte{0x0c})
+		}), []string{"issuers[0] (issuing)", "alternate_chains[0]", "cross.pem", "strings of other types", "x509toreq"}},
+		"an alternate chain of no CA": {alternate(func(c *x509.Certificate) {
+			c.IsCA, c.MaxPathLenZero, c.MaxPathLen = false, false, -1
+		}), []string{"issuers[0] (issuing)", "alternate_chains[0]", "cross.pem", "not that of a CA"}},
+		"an alternate chain by another key identifier": {alternate(func(c *x509.Certificate) {
+			c.SubjectKeyId = []byte{0xca, 0xfe}
+		}), []string{"issuers[0] (issuing)", "alternate_chains[0]", "cross.pem", "CAFE", "by which clients look for it"}},
 		"no such roots of devices": {func(t *testing.T, dir string) {
 			edit(t, dir, "\nkeys:", "\nprofiles: [{name: a, extended_key_usages: [clientAuth], identifiers: {permanent_identifiers: true}}]\nkeys:",
 				"\nacme:\n", "\nacme:\n  challenges: [device-attest-01]\n  device_attestation: {tpm_roots: none.pem}\n")

@@ -184,14 +184,8 @@ func readAlternates(cert *x509.Certificate, chain []*x509.Certificate, files []s
 		if len(list) > maxChain {
 			return nil, bad("has %d certificates; at most %d", len(list), maxChain)
 		}
-		switch first := list[0]; {
-		case ca.IDOf(first) == ca.IDOf(cert):
-		case bytes.Equal(first.RawSubjectPublicKeyInfo, cert.RawSubjectPublicKeyInfo) && first.Subject.String() == cert.Subject.String():
-			// Programs that build chains compare octets.
-			return nil, bad("the first certificate is not one of the issuer's name and key: its subject reads the same, but is encoded by other types of strings; " +
-				"have it made from a request that has the issuer's own subject (openssl x509 -x509toreq)")
-		default:
-			return nil, bad("the first certificate is not one of the issuer's name and key, but of %s", first.Subject)
+		if err := standsFor(list[0], cert); err != nil {
+			return nil, bad("the first certificate %s", err)
 		}
 		for j, c := range list {
 			if bytes.Equal(c.RawSubject, c.RawIssuer) {
@@ -208,6 +202,31 @@ func readAlternates(cert *x509.Certificate, chain []*x509.Certificate, files []s
 		all = append(all, list)
 	}
 	return all[1:], nil
+}
+
+// standsFor finds out why other can't take the place of an issuer's certificate
+// in a chain.
+func standsFor(other, issuer *x509.Certificate) error {
+	const not = "is not one of the issuer's name and key"
+	sameKey := bytes.Equal(other.RawSubjectPublicKeyInfo, issuer.RawSubjectPublicKeyInfo)
+	switch {
+	case ca.IDOf(other) == ca.IDOf(issuer):
+	case sameKey && other.Subject.String() == issuer.Subject.String():
+		// Programs that build chains compare octets.
+		return errors.New(not + ": its subject reads the same, but in strings of other types; " +
+			"have it made from a request with the issuer's own subject (openssl x509 -x509toreq)")
+	default:
+		return fmt.Errorf("%s, but of %s", not, other.Subject)
+	}
+	if !other.IsCA || other.KeyUsage&x509.KeyUsageCertSign == 0 {
+		return errors.New("is not that of a CA that may sign certificates")
+	}
+	if id := other.SubjectKeyId; len(id) > 0 && !bytes.Equal(id, issuer.SubjectKeyId) {
+		// RFC 5280 §4.2.1.1: certificates name their issuer's key by it, and OpenSSL
+		// builds no chain where it differs.
+		return fmt.Errorf("has the subject key identifier %X, and not the issuer's, %X, by which clients look for it", id, issuer.SubjectKeyId)
+	}
+	return nil
 }
 
 // readCertificate reads a PEM file of one certificate.
