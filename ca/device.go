@@ -49,8 +49,8 @@ func splitDevice(id Identifier) (name string, oid x509.OID, hasOID bool, wrong s
 		wrong = fmt.Sprintf("the value is longer than %d octets", maxDeviceName)
 	case !utf8.ValidString(name):
 		wrong = "the identity is not UTF-8"
-	case strings.ContainsFunc(name, unicode.IsControl):
-		wrong = "the identity has control characters"
+	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
+		wrong = "the identity has characters that are not printed" // or turn around what is
 	case !hasOID && id.Type == HardwareModule:
 		wrong = "the type of the hardware has to follow the serial number, as SERIAL/1.2.3"
 	case hasOID:

@@ -42,7 +42,7 @@ func TestDeviceIdentifiersAreWrittenAsTheGrammarSays(t *testing.T) {
 	}
 	for _, id := range []ca.Identifier{
 		permanent(""), permanent("/1.2.3"), permanent("a/"), permanent("a/1"), permanent("a/1.2/3"), permanent("a/01.2"), permanent("a/1.2.03"), permanent("a/3.2"), permanent("a/1.40"),
-		permanent("\xff"), permanent("a\nb"), permanent(strings.Repeat("a", 300)), module("ABCD"), module("/1.2"), module("a/b"),
+		permanent("\xff"), permanent("a\nb"), permanent("a\u202eb"), permanent("a\u200bb"), permanent(strings.Repeat("a", 300)), module("ABCD"), module("/1.2"), module("a/b"),
 	} {
 		err := c.CheckIdentifiers(t.Context(), "device", []ca.Identifier{id})
 		if r, ok := errors.AsType[*ca.Refusal](err); !ok || r.Code != ca.Malformed || r.Identifier == nil {
