@@ -330,7 +330,8 @@ type Quotas struct {
 	ACMEDuplicates Quota `yaml:"acme_duplicates"`
 
 	// New ACME orders of all accounts together with names of one registered
-	// domain: one label more than the public suffix.
+	// domain: one label more than the public suffix. They count before anything is
+	// proven, so this is for CAs that know who has accounts.
 	ACMERegisteredDomain Quota `yaml:"acme_registered_domain"`
 }
 
