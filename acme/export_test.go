@@ -70,3 +70,6 @@ func (s *Server) RenewStars(ctx context.Context) error {
 	}
 	return s.recovery.tally.wait(ctx)
 }
+
+// Narrow makes the directory allow no more than c, as a restart may.
+func (s *Server) Narrow(c Scope) { s.cfg.Scope = c }

@@ -54,6 +54,9 @@ func (s *Server) finalize(w http.ResponseWriter, r *http.Request) error {
 	if o.Status != OrderReady {
 		return s.answerFinalize(w, o, hashCSR(csr))
 	}
+	if err := s.mayStill(req.account, o); err != nil {
+		return err
+	}
 	if err := s.checkCSR(r.Context(), o, csr); err != nil {
 		return err
 	}

@@ -66,6 +66,15 @@ func (s *Server) inScope(a Account, ids []ca.Identifier) error {
 	return a.Scope.checkIdentifiers(ids, ofExternalAccount)
 }
 
+// mayStill holds an order against what the directory allows by now: that may be
+// less than when it was made.
+func (s *Server) mayStill(a Account, o Order) error {
+	if err := s.inScope(a, o.Identifiers); err != nil {
+		return err
+	}
+	return s.cfg.Scope.checkProfile(o.Profile, ofDirectoryAccounts)
+}
+
 // usualProfile is that of an order which names none: what is usual here, or the
 // first that the scope has, so that clients which know of no profiles get on.
 func (c Scope) usualProfile(here string) string {

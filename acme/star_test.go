@@ -409,3 +409,25 @@ func TestRowsThatHaveNotBegunAreCountedToo(t *testing.T) {
 	w.clock.advance(8 * day) // one ran out and was never proven
 	c.post(w.url("new-order"), w.rowOf(4*day, 10*day, nil, "c.example.com")).want(201)
 }
+
+func TestWhatADirectoryAllowsNoMoreIsNotIssued(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, starred)
+	c := w.client()
+	star := c.row(w.rowOf(4*day, 10*day, nil, "a.example.com"), "a.example.com").str("star-certificate")
+	order, r := c.ready("a.example.com")
+	for name, scope := range map[string]acme.Scope{"rejectedIdentifier": {DNS: []string{"b.example.com"}}, "invalidProfile": {Profiles: []string{"another"}}} {
+		w.server.Narrow(scope)
+		c.finalize(r, "a.example.com").problem(400, name)
+	}
+	w.server.Narrow(acme.Scope{DNS: []string{"b.example.com"}})
+	if got := c.get(order).str("status"); got != "ready" {
+		t.Errorf("the order is %s", got)
+	}
+	w.clock.advance(3 * day)
+	w.renewStars()
+	if n := w.certificates(ca.Issued); n != 1 {
+		t.Errorf("%d certificates", n)
+	}
+	c.get(star).problem(403, "autoRenewalCanceled")
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/audit"
@@ -96,10 +97,10 @@ func (s *Server) renewStar(ctx context.Context, o Order, x Star) {
 	}
 }
 
-// forbidden says that CAA records don't allow what they did allow.
+// forbidden says that CAA records or the directory don't allow what they did allow.
 func forbidden(err error) bool {
 	p, ok := errors.AsType[*Problem](err)
-	return ok && (p.Type == CAA || p.Type == OnionCAARequired)
+	return ok && slices.Contains([]ProblemType{CAA, OnionCAARequired, RejectedIdentifier, InvalidProfile}, p.Type)
 }
 
 // issueStar makes the certificate if its account and the names' CAA records still
@@ -117,6 +118,9 @@ func (s *Server) issueStar(ctx context.Context, o *Order, led *starLedger) (err 
 	}
 	if a.Status != AccountValid {
 		return errStarAccount
+	}
+	if err := s.mayStill(a, *o); err != nil {
+		return err
 	}
 	problem, err := s.freshCAA(ctx, o)
 	if err != nil {
