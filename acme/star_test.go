@@ -1,11 +1,13 @@
 package acme_test
 
 import (
+	"context"
 	"crypto/x509"
 	"maps"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -430,4 +432,47 @@ func TestWhatADirectoryAllowsNoMoreIsNotIssued(t *testing.T) {
 		t.Errorf("%d certificates", n)
 	}
 	c.get(star).problem(403, "autoRenewalCanceled")
+}
+
+// A mire answers nothing about one name until it is let go.
+type mire struct {
+	name  string
+	armed atomic.Bool
+	asked chan struct{}
+	done  chan struct{}
+}
+
+func (p *mire) CheckCAA(_ context.Context, q acme.CAAQuery) (acme.CAARecord, *acme.Problem) {
+	if q.Name == p.name && p.armed.Load() {
+		p.asked <- struct{}{}
+		<-p.done
+	}
+	return acme.CAARecord{Name: q.Name}, nil
+}
+
+func TestNobodyWaitsForTheNameServerOfARow(t *testing.T) {
+	t.Parallel()
+	p := &mire{name: "a.example.com", asked: make(chan struct{}, 1), done: make(chan struct{})}
+	w := newWorld(t, starred, func(c *acme.Config) { c.CAA, c.FinalizeSlots, c.FinalizeWait = p, 1, time.Second })
+	c := w.client()
+	star := c.row(w.rowOf(4*day, 10*day, nil, p.name), p.name).str("star-certificate")
+	first := c.newest(star)
+	w.clock.advance(3 * day)
+	p.armed.Store(true)
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		w.renewStars()
+	}()
+	<-p.asked
+	other := w.client()
+	_, r := other.ready("b.example.com")
+	if got := other.finalize(r, "b.example.com").want(200).str("status"); got != "valid" {
+		t.Errorf("the order of somebody else is %s", got)
+	}
+	close(p.done)
+	<-renewed
+	if next := c.newest(star); next.SerialNumber.Cmp(first.SerialNumber) == 0 {
+		t.Error("not renewed in the end")
+	}
 }

@@ -50,12 +50,20 @@ func (s *Server) takeStar(ctx context.Context, x Star) {
 		return // it is still due
 	}
 	o.Renewal = true
-	release, err := s.seat(ctx, o)
-	if err != nil {
-		sitOut(ctx, err)
+	// As for orders that wait: a seat never waits for a stranger's name server, and
+	// what may not be renewed needs none.
+	not := s.mayRenew(ctx, &o)
+	if ctx.Err() != nil {
 		return
 	}
-	defer release()
+	if not == nil {
+		release, err := s.seat(ctx, o)
+		if err != nil {
+			sitOut(ctx, err)
+			return
+		}
+		defer release()
+	}
 	if !s.underway.begin() {
 		return
 	}
@@ -69,15 +77,18 @@ func (s *Server) takeStar(ctx context.Context, x Star) {
 		return
 	}
 	x.DueAt = lease
-	s.renewStar(context.WithoutCancel(ctx), o, x)
+	s.renewStar(context.WithoutCancel(ctx), o, x, not)
 }
 
-// renewStar makes one attempt, and decides what it means if it came to nothing.
-func (s *Server) renewStar(ctx context.Context, o Order, x Star) {
+// renewStar makes one attempt, unless err says why not, and decides what it means
+// if it came to nothing.
+func (s *Server) renewStar(ctx context.Context, o Order, x Star, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.IssueTimeout)
 	defer cancel()
 	led := &starLedger{s: s, order: o, star: x, period: o.AutoRenewal.periodAt(x.Begin, s.now(), x.Period+1)}
-	err := s.issueStar(peer.WithIdentity(ctx, actor(o.AccountID)), &o, led)
+	if err == nil {
+		err = s.issueStar(peer.WithIdentity(ctx, actor(o.AccountID)), o, led)
+	}
 	s.learn(err)
 	switch {
 	case err == nil:
@@ -103,15 +114,9 @@ func forbidden(err error) bool {
 	return ok && slices.Contains([]ProblemType{CAA, OnionCAARequired, RejectedIdentifier, InvalidProfile}, p.Type)
 }
 
-// issueStar makes the certificate if its account and the names' CAA records still
-// allow it.
-func (s *Server) issueStar(ctx context.Context, o *Order, led *starLedger) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			s.log.ErrorContext(ctx, "panic in issuance", slog.String("order", o.ID), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
-			err = errPanic
-		}
-	}()
+// mayRenew says whether the account, the directory and the names' CAA records
+// still allow a certificate, and notes in o since when the latter do.
+func (s *Server) mayRenew(ctx context.Context, o *Order) error {
 	a, err := s.store.Account(ctx, o.AccountID)
 	if err != nil {
 		return err
@@ -129,7 +134,18 @@ func (s *Server) issueStar(ctx context.Context, o *Order, led *starLedger) (err 
 	if problem != nil {
 		return problem
 	}
-	if err := s.caaHolds(*o); err != nil {
+	return nil
+}
+
+// issueStar makes the certificate of a period.
+func (s *Server) issueStar(ctx context.Context, o Order, led *starLedger) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.log.ErrorContext(ctx, "panic in issuance", slog.String("order", o.ID), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+			err = errPanic
+		}
+	}()
+	if err := s.caaHolds(o); err != nil {
 		return err
 	}
 	_, err = s.ca.Issue(ctx, ca.Request{
