@@ -132,8 +132,7 @@ func (s *Server) createExternalKey(w http.ResponseWriter, r *http.Request) error
 	if !k.Expires.IsZero() && !k.Expires.After(k.CreatedAt) {
 		return invalid("expires", "is not in the future")
 	}
-	k.MAC = make([]byte, macKeySize)
-	_, _ = rand.Read(k.MAC) // never fails
+	k.MAC = newMACKey()
 	e := entryOf(by, "acme.external_key.created", "external-key/"+k.KID, map[string]any{
 		"directory": directoryName(k.Directory), "comment": k.Comment, "dns": k.DNS, "ip": k.IP, "profiles": k.Profiles,
 		"expires": timePtr(k.Expires), "max_uses": k.MaxUses,
@@ -145,6 +144,18 @@ func (s *Server) createExternalKey(w http.ResponseWriter, r *http.Request) error
 	// The one answer that has it.
 	out.MACKey = base64.RawURLEncoding.EncodeToString(k.MAC)
 	return answer(w, out)
+}
+
+// newMACKey draws a key that does not begin with "-" in base64url, since one of
+// 64 would: certbot takes that for an option.
+func newMACKey() []byte {
+	k := make([]byte, macKeySize)
+	for {
+		_, _ = rand.Read(k) // never fails
+		if base64.RawURLEncoding.EncodeToString(k[:3])[0] != '-' {
+			return k
+		}
+	}
 }
 
 func (s *Server) readExternalKey(w http.ResponseWriter, r *http.Request) (ExternalKey, error) {
