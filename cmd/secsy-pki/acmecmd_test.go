@@ -41,9 +41,9 @@ May order:  example.org 10.0.0.0/8; profiles p
 	if err := json.Unmarshal([]byte(strings.TrimPrefix(<-o.asked, "POST /acme/external-keys ")), &sent); err != nil || sent.MaxUses != 1 || sent.Expires == nil || time.Until(*sent.Expires) < 29*24*time.Hour {
 		t.Errorf("sent %+v, %v", sent, err)
 	}
-	for _, args := range [][]string{{"--uses", "-1"}, {"--valid-for", "soon"}, {"--valid-for", "0s"}} {
-		if code, _, _ := o.do(t, append([]string{"acme", "eab", "create"}, args...)...); code != exitUsage {
-			t.Errorf("%v: got %d", args, code)
+	for _, args := range [][]string{{"--uses", "-1"}, {"--uses", "x"}, {"--uses", "99999999999999999999"}, {"--json=2"}, {"--valid-for", "soon"}, {"--valid-for", "0s"}} {
+		if code, _, errs := o.do(t, append([]string{"acme", "eab", "create"}, args...)...); code != exitUsage || strings.Contains(errs, "strconv") {
+			t.Errorf("%v: got %d\n%s", args, code, errs)
 		}
 	}
 }

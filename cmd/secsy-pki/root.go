@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -74,12 +75,29 @@ func newRoot() *cobra.Command {
   secsy-pki cert list --config /var/lib/secsy-pki/config.yaml`)
 	root.SilenceErrors = true
 	root.SilenceUsage = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd, err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd, plainFlagError(err)} })
 	root.AddCommand(
 		newQuickstart(), newInit(), newServe(), newMigrate(),
 		newConfig(), newKeys(), newCert(), newIssuer(), newACME(), newAudit(), newPerspective(), newVersion(),
 	)
 	return root
+}
+
+// plainFlagError says what a flag wants, where it was said which function of Go
+// did not get it.
+func plainFlagError(err error) error {
+	n, ok := errors.AsType[*strconv.NumError](err)
+	if !ok {
+		return err
+	}
+	want := "want a whole number"
+	switch {
+	case n.Func == "ParseBool":
+		want = "want true or false"
+	case errors.Is(n, strconv.ErrRange):
+		want = "the number is too large"
+	}
+	return fmt.Errorf("%s: %s", strings.TrimSuffix(err.Error(), ": "+n.Error()), want)
 }
 
 // group is a command that only holds others.
