@@ -74,8 +74,16 @@ func (c *Config) checkAutoRenewal(r *report) {
 	if a.MinLifetime > a.MaxDuration {
 		r.add("acme.auto_renewal.min_lifetime", "%s is more than max_duration, %s", a.MinLifetime, a.MaxDuration)
 	}
-	if !slices.ContainsFunc(c.Profiles, func(p Profile) bool { return p.AllowRequestedValidity }) {
+	longest, chosen := Duration(0), false
+	for _, p := range c.Profiles {
+		if p.AllowRequestedValidity {
+			longest, chosen = max(longest, p.Validity-p.Backdate), true
+		}
+	}
+	if !chosen {
 		r.add("acme.auto_renewal.enabled", "no profile has allow_requested_validity, which its certificates need")
+	} else if least := a.MinLifetime + a.MinLifetime/2; longest <= least {
+		r.add("acme.auto_renewal.min_lifetime", "no profile with allow_requested_validity lasts: want a validity, less its backdate, of more than %s, as certificates live for half as long again as they are asked for", least)
 	}
 }
 
