@@ -46,8 +46,8 @@ func (h *shared) servers() []*Server {
 
 // Orphans finds what belongs to directories that nobody serves.
 type Orphans interface {
-	// ProcessingOrders counts the orders that are accepted and not issued yet, by
-	// their directory.
+	// ProcessingOrders counts the orders that are accepted and not issued yet, and
+	// those with auto-renewal that go on, by their directory.
 	ProcessingOrders(ctx context.Context) (map[string]int, error)
 }
 
@@ -65,7 +65,7 @@ func (s *Server) tellOfOrphans(ctx context.Context) (bool, error) {
 		delete(counts, d.cfg.Directory)
 	}
 	for name, n := range counts {
-		s.log.WarnContext(ctx, "orders that were accepted are not issued: their directory is not served any more; they go on when acme.directories has it again",
+		s.log.WarnContext(ctx, "orders that were accepted are not issued or not renewed: their directory is not served any more; they go on when acme.directories has it again",
 			slog.String("directory", name), slog.Int("orders", n))
 	}
 	return false, nil

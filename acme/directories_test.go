@@ -252,6 +252,11 @@ func TestOrdersOfADirectoryThatIsGoneAreTold(t *testing.T) {
 	err := w.db.Write(t.Context(), func(ctx context.Context, tx store.Tx) error {
 		_, err := tx.Exec(ctx, `INSERT INTO acme_orders (id, account_id, status, profile, identifiers, authz_ids, open_authzs, not_before, not_after, created_at, expires, sweep_at, directory)
 			VALUES ('o', $1, 'processing', 'p', '[]', '[]', 0, 0, 0, 0, 0, 0, 'gone')`, id)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO acme_stars (order_id, account_id, directory, begin_at, period, certificate_id, due_at, purge_at)
+			VALUES ('renewed', $1, 'gone', 0, 0, '', 1, 1), ('canceled', $1, 'gone', 0, 0, '', 0, 1)`, id)
 		return err
 	})
 	if err != nil {
@@ -260,7 +265,7 @@ func TestOrdersOfADirectoryThatIsGoneAreTold(t *testing.T) {
 	if err := w.server.TellOfOrphans(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := log.String(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "directory=gone orders=1") {
+	if got := log.String(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "directory=gone orders=2") {
 		t.Errorf("logged %q", got)
 	}
 }

@@ -91,9 +91,10 @@ func (s *ACME) Backlog(ctx context.Context, top int) (acme.BacklogCount, error) 
 	return out, err
 }
 
-const processing = `SELECT o.directory, COUNT(*) FROM acme_orders o WHERE o.status = 'processing' GROUP BY o.directory`
+const processing = `SELECT x.directory, COUNT(*) FROM (SELECT o.directory FROM acme_orders o WHERE o.status = 'processing'
+	UNION ALL SELECT t.directory FROM acme_stars t WHERE t.due_at <> 0) x GROUP BY x.directory`
 
-// ProcessingOrders counts the orders being issued, by directory.
+// ProcessingOrders counts the orders being issued or renewed, by directory.
 func (s *ACME) ProcessingOrders(ctx context.Context) (map[string]int, error) {
 	type row struct {
 		directory string
