@@ -20,6 +20,8 @@ import (
 const (
 	caaLimit = 8 * time.Hour
 	caaFresh = 7 * time.Hour
+	// caaAgain is how old a check must be for the next one to be kept beside it.
+	caaAgain = time.Hour
 )
 
 const (
@@ -218,8 +220,8 @@ func (s *Server) checkOne(ctx context.Context, d caaDuty) (c caaCheck) {
 }
 
 // judgeCAA keeps what was allowed, with its evidence, and makes one problem of
-// what was not. Each thing is kept once: an order of which some names are allowed
-// and others are not may come again as often as it likes.
+// what was not. The same is not kept again and again: an order of which some names
+// are allowed and others are not may come as often as it likes.
 func (s *Server) judgeCAA(ctx context.Context, o Order, checks []caaCheck, at time.Time) (*Problem, error) {
 	var (
 		ids     []string
@@ -235,7 +237,7 @@ func (s *Server) judgeCAA(ctx context.Context, o Order, checks []caaCheck, at ti
 	}
 	for _, c := range checks {
 		// Without an authorization nothing remembers that it was checked.
-		if c.problem != nil || !c.stale(at) || c.authz == "" && len(subs) > 0 {
+		if c.problem != nil || at.Sub(c.at) < caaAgain || c.authz == "" && len(subs) > 0 {
 			continue
 		}
 		entries = append(entries, audit.New(actor(o.AccountID), "caa.checked", "order/"+o.ID, map[string]any{"name": c.id.Value, "record": c.record}))
