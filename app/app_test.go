@@ -468,6 +468,11 @@ func TestMistakesOfAnOperatorAreOneLineThatNamesThem(t *testing.T) {
 		"an alternate chain by another key identifier": {alternate(func(c *x509.Certificate) {
 			c.SubjectKeyId = []byte{0xca, 0xfe}
 		}), []string{"issuers[0] (issuing)", "alternate_chains[0]", "cross.pem", "CAFE", "by which clients look for it"}},
+		"a folder of the socket that is open to others": {func(t *testing.T, dir string) {
+			if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // That is the mistake.
+				t.Fatal(err)
+			}
+		}, []string{"open to others: run chmod 700 ", "socket"}},
 		"no such roots of devices": {func(t *testing.T, dir string) {
 			edit(t, dir, "\nkeys:", "\nprofiles: [{name: a, extended_key_usages: [clientAuth], identifiers: {permanent_identifiers: true}}]\nkeys:",
 				"\nacme:\n", "\nacme:\n  challenges: [device-attest-01]\n  device_attestation: {tpm_roots: none.pem}\n")

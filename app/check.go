@@ -72,7 +72,7 @@ func (a *app) check(ctx context.Context, list *checklist) {
 		list.ok(checkFolder("store.sqlite.path", dir), "folder of the database %s", dir)
 	}
 	if s := string(cfg.Listen.Operator.Socket); s != "" {
-		list.ok(checkFolder("listen.operator.socket", filepath.Dir(s)), "folder of the operator socket %s", filepath.Dir(s))
+		list.ok(checkPrivateFolder("listen.operator.socket", filepath.Dir(s)), "folder of the operator socket %s", filepath.Dir(s))
 	}
 }
 
@@ -168,6 +168,22 @@ func checkFolder(key, dir string) error {
 	}
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
 		return fmt.Errorf("%s: this user can't write in %s: %w", key, dir, err)
+	}
+	return nil
+}
+
+// checkPrivateFolder wants a folder that nobody else can look into, as the front
+// does of the one that the operator's socket is in.
+func checkPrivateFolder(key, dir string) error {
+	if err := checkFolder(key, dir); err != nil {
+		return err
+	}
+	fi, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	if fi.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%s: its folder %s is open to others: run chmod 700 %s", key, dir, dir)
 	}
 	return nil
 }
