@@ -58,7 +58,7 @@ func (a *app) check(ctx context.Context, list *checklist) {
 		list.ok(err, "a resolver for ACME's validation is known")
 		if err == nil {
 			_, err = a.corroborated(v)
-			list.ok(err, "%s", perspectiveSummary(cfg))
+			list.ok(err, "%s", perspectiveSummary(cfg, time.Now()))
 		}
 		if c := cfg.ACME.DeviceAttestation; c != (config.DeviceAttestation{}) {
 			_, err := withDevices(nil, c)

@@ -169,3 +169,25 @@ func TestWhatIsWrongWithAPerspectiveIsNamed(t *testing.T) {
 		t.Errorf("an expired certificate: %v", err)
 	}
 }
+
+// Whoever runs the check before an upgrade hears of the date, too.
+func TestCheckTellsUntilWhenPerspectivesAreEnough(t *testing.T) {
+	t.Parallel()
+	cfg := config.Default()
+	cfg.Policy = config.PolicyPublic
+	for _, region := range []string{"arin", "apnic", "ripencc", "arin"} {
+		cfg.ACME.Validation.Perspectives = append(cfg.ACME.Validation.Perspectives, config.Perspective{Region: region})
+	}
+	before := time.Date(2026, time.November, 30, 0, 0, 0, 0, time.UTC)
+	if s := perspectiveSummary(cfg, before); !strings.HasPrefix(s, "remote perspectives: 4, in regions: 3; too few from 2026-12-15 on: ") || !strings.Contains(s, "at least 5") {
+		t.Error(s)
+	}
+	cfg.ACME.Validation.Perspectives = append(cfg.ACME.Validation.Perspectives, config.Perspective{Region: "lacnic"})
+	if s := perspectiveSummary(cfg, before); s != "remote perspectives: 5, in regions: 4" {
+		t.Error(s)
+	}
+	cfg.Policy, cfg.ACME.Validation.Perspectives = config.PolicyInternal, cfg.ACME.Validation.Perspectives[:1]
+	if s := perspectiveSummary(cfg, before); s != "remote perspectives: 1, in regions: 1" {
+		t.Error(s)
+	}
+}

@@ -122,15 +122,23 @@ func validationTimeout(c config.Validation) time.Duration {
 	return max(usual, 2*(c.Timeout.Std()+c.PerspectiveTimeout.Std())+10*time.Second)
 }
 
-// perspectiveSummary says what corroborates validations.
-func perspectiveSummary(cfg *config.Config) string {
+// perspectiveSummary says what corroborates validations, and until when that is
+// enough: the rules for public CAs want more by date.
+func perspectiveSummary(cfg *config.Config, now time.Time) string {
 	c := cfg.ACME.Validation
 	if len(c.Perspectives) == 0 {
 		return "validation from here alone: no remote perspectives"
 	}
 	in := map[string]bool{}
+	var regions []perspective.Region
 	for _, p := range c.Perspectives {
 		in[p.Region] = true
+		regions = append(regions, perspective.Region(p.Region))
 	}
-	return fmt.Sprintf("remote perspectives: %d, in regions: %d", len(c.Perspectives), len(in))
+	s := fmt.Sprintf("remote perspectives: %d, in regions: %d", len(c.Perspectives), len(in))
+	rule := perspective.Rule{Public: cfg.Policy == config.PolicyPublic, Quorum: c.Quorum}
+	if until, err := rule.Shortfall(now, regions); err != nil && until.After(now) {
+		s += fmt.Sprintf("; too few from %s on: %s", until.Format(time.DateOnly), err)
+	}
+	return s
 }
