@@ -288,8 +288,13 @@ func (s *Server) help(w http.ResponseWriter, _ *http.Request) error {
 const (
 	helpPath = "help/rate-limits"
 	helpText = `Requests to this ACME server are limited, for each client address, for each
-account, and for all clients together. New orders may be limited further, by a
-quota of identifiers for each account.
+account, and for all clients together. New orders may be limited further, by
+quotas of identifiers and of orders for the same names for each account, and of
+orders for one registered domain for all accounts together; renewals by ARI within
+their window are not.
+
+Names that an account goes on failing to prove may be paused for it. The refusal
+has a link to a page that ends the pause: mend what fails first.
 
 A refused request has the problem type rateLimited. It changed nothing and
 counts for nothing: wait for as long as Retry-After says, and send it again.
