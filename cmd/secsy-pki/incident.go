@@ -216,7 +216,7 @@ func showIncident(w io.Writer, i client.Incident, asJSON bool) error {
 }
 
 func counted(n client.Selected) string {
-	s := fmt.Sprintf("%d, of which %d are replaced and %d are not", n.Certificates, n.Replaced, n.Certificates-n.Replaced)
+	s := fmt.Sprintf("%d: %d replaced, %d not", n.Certificates, n.Replaced, n.Certificates-n.Replaced)
 	if n.AtLeast {
 		s = "at least " + s + " (the newest were counted)"
 	}

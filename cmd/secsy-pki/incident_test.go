@@ -33,7 +33,7 @@ func TestIncidentTakesSerialsAsOtherToolsListThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, out, errs := o.do(t, "acme", "incident", "create", "bad", "--serials", file, "--within", "1h")
-	if code != exitOK || !strings.Contains(out, "300, of which 20 are replaced and 280 are not") || strings.Count(errs, "ff is not the serial number") != 2 {
+	if code != exitOK || !strings.Contains(out, "300: 20 replaced, 280 not") || strings.Count(errs, "ff is not the serial number") != 2 {
 		t.Fatalf("got %d\n%s\n%s", code, out, errs)
 	}
 	close(o.asked)
