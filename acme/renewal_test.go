@@ -425,3 +425,22 @@ func TestAnIncidentIsOverForWhatWasIssuedSince(t *testing.T) {
 	}
 	c.post(w.url("new-order"), replacing(certID(next), "a.example.com")).problem(429, "rateLimited")
 }
+
+// A certificate is not due because its client wanted it to be, or whoever asks
+// for short ones has no quota.
+func TestACertificateMadeToBeDueIsNoFreeRenewal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *acme.Config) { c.OrderQuota = ratelimit.Quota{Limit: 2, Window: 365 * 24 * time.Hour} })
+	c := w.client()
+	now := w.clock.now()
+	wish := dns("a.example.com")
+	wish["notBefore"], wish["notAfter"] = now.Add(-50*time.Minute).Format(time.RFC3339), now.Add(10*time.Minute).Format(time.RFC3339)
+	r := c.post(w.url("new-order"), wish).want(201)
+	for _, a := range r.strs("authorizations") {
+		c.prove(a, "dns-01")
+	}
+	r = c.finalize(c.get(r.location()), "a.example.com").want(200)
+	cert := leaf(t, c.get(r.str("certificate")).want(200).body)
+	c.order("b.example.com")
+	c.post(w.url("new-order"), replacing(certID(cert), "a.example.com")).problem(429, "rateLimited")
+}

@@ -47,15 +47,25 @@ func (s *Server) readReplaces(ctx context.Context, o *Order, replaces string) er
 }
 
 // renewalIsDue says whether the order is what its certificate's window asks for.
-// The window that a revocation opens does not count: else an account that
-// revokes what it gets would have no limits.
+// The window that a revocation opens does not count, nor that of a certificate
+// whose client asked for a short one: else an account that revokes what it gets,
+// or gets what is due at once, would have no limits.
 func (s *Server) renewalIsDue(c Renewable, o Order) bool {
 	if slices.ContainsFunc(o.Identifiers, func(n ca.Identifier) bool { return !slices.Contains(c.Names, n) }) {
 		return false
 	}
 	c.RevokedAt = time.Time{}
-	window, _ := s.windowOf(c)
+	window, incident := s.windowOf(c)
+	if incident == nil && s.shortened(c) {
+		return false
+	}
 	return !o.CreatedAt.Before(window.Start) && !o.CreatedAt.After(c.NotAfter)
+}
+
+// shortened reports whether a certificate was issued for less than half of what
+// is usual by now.
+func (s *Server) shortened(c Renewable) bool {
+	return c.NotAfter.Sub(c.CreatedAt) < s.ca.UsualLifetime(c.Profile)/2
 }
 
 // resumeReplacing finds the open order that replaces the same certificate in the

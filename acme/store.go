@@ -57,6 +57,9 @@ type Policy interface {
 	CheckCSR(ctx context.Context, profile string, der []byte, ids []ca.Identifier) (crypto.PublicKey, error)
 	CheckKey(ctx context.Context, pub crypto.PublicKey) error
 	CheckValidity(profile string, notBefore, notAfter time.Time) error
+	// UsualLifetime is that of a certificate for which no dates were asked for, 0
+	// if there is no such profile.
+	UsualLifetime(profile string) time.Duration
 }
 
 // A Store keeps the state of this room. It is safe for concurrent use; what a

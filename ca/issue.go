@@ -200,6 +200,16 @@ func (a *Authority) CheckValidity(profile string, notBefore, notAfter time.Time)
 	return err
 }
 
+// UsualLifetime is that of a certificate for which no dates were asked for, 0 if
+// there is no such profile.
+func (a *Authority) UsualLifetime(profile string) time.Duration {
+	p, err := a.profile(profile)
+	if err != nil {
+		return 0
+	}
+	return a.allowedAge(p, a.now())
+}
+
 // validity computes both ends, to the second. notAfter is the last second of
 // the period, not the first after it (RFC 5280 §4.1.2.5).
 func (a *Authority) validity(p *Profile, i *issuer, wantBefore, wantAfter time.Time) (notBefore, notAfter time.Time, err error) {
