@@ -423,3 +423,16 @@ func TestABusyGuardIsAnErrBusy(t *testing.T) {
 		t.Errorf("turned away for %s, want %s", busy.Reason, gate.QueueFull)
 	}
 }
+
+func TestCheckTellsOfQuotasThatRest(t *testing.T) {
+	t.Parallel()
+	c := config.Default().RateLimit
+	c.Enabled = false
+	if s := admissionSummary(c, 0); strings.Contains(s, "quotas") {
+		t.Error(s)
+	}
+	c.Quotas.ACMEDuplicates.Limit = 5
+	if s := admissionSummary(c, 0); !strings.HasSuffix(s, "rate_limit.quotas rest, too") {
+		t.Error(s)
+	}
+}

@@ -102,7 +102,11 @@ func (a *app) checkKeys(ctx context.Context, list *checklist) {
 // Seats before the keys are 0 if there will be as many as sessions of the tokens.
 func admissionSummary(c config.RateLimit, seats int) string {
 	if !c.Enabled {
-		return "admission control is off: rate_limit.enabled is false, nobody is refused for asking often"
+		off := "admission control is off: rate_limit.enabled is false, nobody is refused for asking often"
+		if q := c.Quotas; q.ACMEIdentifiers.Limit > 0 || q.ACMEDuplicates.Limit > 0 || q.ACMERegisteredDomain.Limit > 0 {
+			off += ", and rate_limit.quotas rest, too"
+		}
+		return off
 	}
 	tier := func(name string, b config.Bucket) string {
 		if b.Rate <= 0 || b.Burst <= 0 {
