@@ -222,7 +222,7 @@ func (a *app) buildACME(context.Context) error {
 		DefaultProfile: a.ca.DefaultProfile(), Profiles: map[string]string{},
 		PreferredChains:  a.preferred,
 		PreAuthorization: c.PreAuthorization, Subdomains: c.SubdomainAuthorizations,
-		RenewalPoll: c.RenewalPoll.Std(),
+		RenewalPoll: c.RenewalPoll.Std(), MaxNames: mostNames(a.cfg.Profiles),
 		Star: acme.StarConfig{
 			Enabled: c.AutoRenewal.Enabled, MinLifetime: c.AutoRenewal.MinLifetime.Std(), MaxDuration: c.AutoRenewal.MaxDuration.Std(),
 			AllowGet: c.AutoRenewal.AllowCertificateGet, MaxRows: c.AutoRenewal.MaxPerAccount,
@@ -333,6 +333,16 @@ func (a *app) buildAdmin(context.Context) error {
 		return fmt.Errorf("building the operator API: %w", err)
 	}
 	return nil
+}
+
+// mostNames is how many names an order may have: what the most generous profile
+// certifies. Which one an order is for, the authority looks at.
+func mostNames(profiles []config.Profile) int {
+	most := 0
+	for _, p := range profiles {
+		most = max(most, p.MaxNames)
+	}
+	return most
 }
 
 // profile is a profile in the CA's words.
