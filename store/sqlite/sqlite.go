@@ -201,7 +201,15 @@ func (e *Engine) ReadRow(ctx context.Context, scan func(store.Row) error, q stri
 		return err
 	}
 	defer e.calls.Done()
-	tx := store.NewSession(conn{e.readers, e.params})
+	c, err := e.readers.Conn(ctx)
+	if err != nil {
+		return classify(err)
+	}
+	defer func() { _ = c.Close() }() // gives it back
+	// A row by its key is there in microseconds. To be able to give up on it
+	// meanwhile would have two goroutines made for each read, and wait for both.
+	ctx = context.WithoutCancel(ctx)
+	tx := store.NewSession(conn{c, e.params})
 	defer func() { _ = tx.Finish(nil) }() // for a panic; harmless twice
 	return tx.Finish(scan(tx.QueryRow(ctx, q, args...)))
 }
