@@ -30,14 +30,16 @@ func newBubble(t *testing.T, options ...func(*acme.Config)) (*world, *device) {
 	t.Helper()
 	d := &device{service: 50 * time.Millisecond}
 	w := makeWorld(t, "https://acme.example", append([]func(*acme.Config){func(c *acme.Config) { c.CA = d }}, options...)...)
+	d.clock = w.clock.now
 	w.http = &http.Client{Transport: direct{w.server.Handler()}}
 	return w, d
 }
 
 // A device is an authority that takes a fixed time for each certificate.
 type device struct {
-	acme.CA            // nil: what is not below is not called
-	mu      sync.Mutex // guards what follows
+	acme.CA                  // nil: what is not below is not called
+	clock   func() time.Time // the server's: leases are held against it
+	mu      sync.Mutex       // guards what follows
 	service time.Duration
 	busy    error // what it says instead of signing
 	away    error // what it says before anything is recorded
@@ -59,7 +61,7 @@ func (d *device) Issue(ctx context.Context, req ca.Request, led ca.Ledger) (ca.C
 		return ca.Certificate{}, err
 	}
 	id := audit.NewID()
-	now := time.Now()
+	now := d.clock()
 	in := ca.Intent{
 		ID: id, Serial: ca.Serial("01" + audit.NewID()), Issuer: "issuer", Profile: "server", TBS: []byte{1}, Names: ca.NormalizeIdentifiers(req.Identifiers),
 		NotBefore: now, NotAfter: now.Add(90 * 24 * time.Hour), Requester: req.Requester, CreatedAt: now, LeaseUntil: now.Add(time.Minute),
@@ -68,7 +70,7 @@ func (d *device) Issue(ctx context.Context, req ca.Request, led ca.Ledger) (ca.C
 		return ca.Certificate{}, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	took, err := d.enter(try{now, peer.Identity(ctx), req.Renewal, req.Identifiers[0].Value})
+	took, err := d.enter(try{time.Now(), peer.Identity(ctx), req.Renewal, req.Identifiers[0].Value})
 	if err != nil {
 		if aborted := led.Abort(ctx, in, err); aborted != nil {
 			return ca.Certificate{}, aborted
