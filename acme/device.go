@@ -40,11 +40,11 @@ func (s *Server) checkAttestedKey(ctx context.Context, o Order, pub crypto.Publi
 	}
 	sum := sha256.Sum256(spki)
 	key := hex.EncodeToString(sum[:])
-	for _, id := range o.AuthzIDs {
-		a, err := s.store.Authorization(ctx, id)
-		if err != nil {
-			return err
-		}
+	proven, err := s.store.AuthorizationsIn(ctx, o.AuthzIDs)
+	if err != nil {
+		return err
+	}
+	for _, a := range proven {
 		if a.Identifier.Type.IsDevice() && a.AttestedKey != key {
 			p := aboutName(Problem{Type: BadCSR, Detail: "the CSR's key is not the one that was attested"}, a.name())
 			return &p
