@@ -24,8 +24,8 @@ const (
 	maxAhead = 5 * time.Minute
 )
 
-// A draft is what a CRL says before it is signed. Times are whole seconds.
-type draft struct {
+// A plan is what a CRL says before it is signed. Times are whole seconds.
+type plan struct {
 	number     Number
 	thisUpdate time.Time
 	nextUpdate time.Time
@@ -89,7 +89,7 @@ func (s *Server) make(ctx context.Context, sh *shelf, number Number, scheduled b
 	}
 	// The same list under the same number may be signed twice.
 	ctx = keys.Repeatable(keys.WithPurpose(ctx, purposeOf(head)))
-	c.DER, err = sign(ctx, sh.issuer, draft{number: number, thisUpdate: this, nextUpdate: c.NextUpdate, entries: entries})
+	c.DER, err = sign(ctx, sh.issuer, plan{number: number, thisUpdate: this, nextUpdate: c.NextUpdate, entries: entries})
 	if err != nil {
 		return CRL{}, err
 	}
@@ -141,7 +141,7 @@ func thisUpdate(now, previous time.Time, entries []Entry) time.Time {
 
 // sign encodes d (RFC 5280 §5), has it signed and reads it back before anybody
 // else sees it.
-func sign(ctx context.Context, is *ca.Issuer, d draft) ([]byte, error) {
+func sign(ctx context.Context, is *ca.Issuer, d plan) ([]byte, error) {
 	t := &x509.RevocationList{
 		Number:     big.NewInt(int64(d.number)),
 		ThisUpdate: d.thisUpdate,
@@ -169,7 +169,7 @@ func sign(ctx context.Context, is *ca.Issuer, d draft) ([]byte, error) {
 }
 
 // check holds a finished CRL against what it was to say.
-func check(der []byte, is *ca.Issuer, d draft) error {
+func check(der []byte, is *ca.Issuer, d plan) error {
 	l, err := x509.ParseRevocationList(der)
 	if err != nil {
 		return fmt.Errorf("parsing: %w", err)

@@ -130,7 +130,7 @@ func TestTimesBeyond2049AreGeneralized(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	at := time.Date(2050, 1, 1, 0, 0, 0, 0, time.UTC)
-	der, err := sign(t.Context(), w.issuer, draft{number: 1, thisUpdate: at.Add(-time.Second), nextUpdate: at})
+	der, err := sign(t.Context(), w.issuer, plan{number: 1, thisUpdate: at.Add(-time.Second), nextUpdate: at})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestEveryEntryComesBack(t *testing.T) {
 	w := newWorld(t)
 	for _, n := range []int{0, 1, 1_000, 10_000} {
 		now := time.Now().UTC().Truncate(time.Second)
-		d := draft{number: Number(n), thisUpdate: now, nextUpdate: now.Add(time.Hour), entries: manyEntries(n)}
+		d := plan{number: Number(n), thisUpdate: now, nextUpdate: now.Add(time.Hour), entries: manyEntries(n)}
 		if _, err := sign(t.Context(), w.issuer, d); err != nil { // which reads it back
 			t.Errorf("%d entries: %v", n, err)
 		}
@@ -155,7 +155,7 @@ func TestCRLThatSaysOtherThanMeantIsNotPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	now := time.Now().UTC().Truncate(time.Second)
-	d := draft{number: 5, thisUpdate: now, nextUpdate: now.Add(time.Hour), entries: manyEntries(2)}
+	d := plan{number: 5, thisUpdate: now, nextUpdate: now.Add(time.Hour), entries: manyEntries(2)}
 	der, err := sign(t.Context(), w.issuer, d)
 	if err != nil {
 		t.Fatal(err)
@@ -163,14 +163,14 @@ func TestCRLThatSaysOtherThanMeantIsNotPublished(t *testing.T) {
 	if err := check(der, w.issuer, d); err != nil {
 		t.Fatal(err)
 	}
-	for name, change := range map[string]func(*draft, *ca.Issuer){
-		"number":  func(d *draft, _ *ca.Issuer) { d.number++ },
-		"times":   func(d *draft, _ *ca.Issuer) { d.nextUpdate = d.nextUpdate.Add(time.Second) },
-		"entries": func(d *draft, _ *ca.Issuer) { d.entries = d.entries[:1] },
-		"serial":  func(d *draft, _ *ca.Issuer) { d.entries[0].Serial = "77" },
-		"reason":  func(d *draft, _ *ca.Issuer) { d.entries[1].Reason = 1 },
-		"date":    func(d *draft, _ *ca.Issuer) { d.entries[1].RevokedAt = now },
-		"issuer":  func(_ *draft, is *ca.Issuer) { is.Cert = newWorld(t).issuer.Cert },
+	for name, change := range map[string]func(*plan, *ca.Issuer){
+		"number":  func(d *plan, _ *ca.Issuer) { d.number++ },
+		"times":   func(d *plan, _ *ca.Issuer) { d.nextUpdate = d.nextUpdate.Add(time.Second) },
+		"entries": func(d *plan, _ *ca.Issuer) { d.entries = d.entries[:1] },
+		"serial":  func(d *plan, _ *ca.Issuer) { d.entries[0].Serial = "77" },
+		"reason":  func(d *plan, _ *ca.Issuer) { d.entries[1].Reason = 1 },
+		"date":    func(d *plan, _ *ca.Issuer) { d.entries[1].RevokedAt = now },
+		"issuer":  func(_ *plan, is *ca.Issuer) { is.Cert = newWorld(t).issuer.Cert },
 	} {
 		other, is := d, *w.issuer
 		other.entries = slices.Clone(d.entries)
@@ -285,7 +285,7 @@ func TestOpenSSLBelievesTheCRL(t *testing.T) {
 func BenchmarkSign100k(b *testing.B) {
 	w := newWorld(b)
 	now := time.Now().UTC().Truncate(time.Second)
-	d := draft{number: 1, thisUpdate: now, nextUpdate: now.Add(time.Hour), entries: manyEntries(100_000)}
+	d := plan{number: 1, thisUpdate: now, nextUpdate: now.Add(time.Hour), entries: manyEntries(100_000)}
 	b.ReportAllocs()
 	for b.Loop() {
 		der, err := sign(b.Context(), w.issuer, d)

@@ -49,6 +49,7 @@ type Entry struct {
 	Serial    ca.Serial
 	RevokedAt time.Time
 	Reason    ca.Reason
+	InvalidAt time.Time // since when the key is suspected (RFC 5280 §5.3.2); zero: not said
 }
 
 // A Lease says how the next number is to be taken.

@@ -106,7 +106,7 @@ func (w *world) revoke(serial ca.Serial, reason ca.Reason, notAfter time.Time) {
 	if was, ok := w.revoked[serial]; ok {
 		at = was.RevokedAt
 	}
-	w.revoked[serial] = revoked{Entry{serial, at, reason}, notAfter}
+	w.revoked[serial] = revoked{Entry{Serial: serial, RevokedAt: at, Reason: reason}, notAfter}
 }
 
 func (w *world) setHeadErr(err error) {

@@ -1,0 +1,210 @@
+package crl
+
+import (
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/crypto/cryptobyte"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+const (
+	tagInteger         = 0x02
+	tagOctetString     = 0x04
+	tagOID             = 0x06
+	tagEnumerated      = 0x0a
+	tagUTCTime         = 0x17
+	tagGeneralizedTime = 0x18
+	tagSequence        = 0x30
+	tagExtensions      = 0xa0 // [0] EXPLICIT
+
+	// maxSerial is how many octets a serial number has at most (RFC 5280
+	// §4.1.2.2), sign octet aside.
+	maxSerial = 20
+)
+
+var (
+	// id-ce-cRLReasons and id-ce-invalidityDate (RFC 5280 §5.3), whole elements.
+	oidReason       = []byte{tagOID, 3, 0x55, 0x1d, 0x15}
+	oidInvalidityAt = []byte{tagOID, 3, 0x55, 0x1d, 0x18}
+)
+
+// appendEntry appends the DER of one of revokedCertificates (RFC 5280 §5.1):
+//
+//	SEQUENCE { userCertificate INTEGER, revocationDate Time, crlEntryExtensions OPTIONAL }
+//
+// No entry is longer than 127 octets, so that all its lengths take one octet.
+func appendEntry(b []byte, e Entry) ([]byte, error) {
+	start := len(b)
+	b = append(b, tagSequence, 0)
+	var err error
+	if b, err = appendSerial(b, e.Serial); err != nil {
+		return b, err
+	}
+	if b, err = appendTime(b, e.RevokedAt); err != nil {
+		return b, fmt.Errorf("revocation date of %s: %w", e.Serial, err)
+	}
+	if b, err = appendEntryExtensions(b, e); err != nil {
+		return b, err
+	}
+	b[start+1] = byte(len(b) - start - 2)
+	return b, nil
+}
+
+// appendEntryExtensions appends what of reason and invalidity date is to be
+// said. RFC 5280 §5.3.1: unspecified is said by silence.
+func appendEntryExtensions(b []byte, e Entry) ([]byte, error) {
+	if e.Reason == ca.Unspecified && e.InvalidAt.IsZero() {
+		return b, nil
+	}
+	start := len(b)
+	b = append(b, tagSequence, 0)
+	if !e.InvalidAt.IsZero() {
+		b = append(b, tagSequence, 24)
+		b = append(b, oidInvalidityAt...)
+		b = append(b, tagOctetString, 17)
+		var err error
+		if b, err = appendGeneralizedTime(b, e.InvalidAt.UTC()); err != nil {
+			return b, fmt.Errorf("invalidity date of %s: %w", e.Serial, err)
+		}
+	}
+	if e.Reason != ca.Unspecified {
+		if e.Reason < 0 || e.Reason > ca.AACompromise || e.Reason == 7 {
+			return b, fmt.Errorf("reason %d of %s is none", int(e.Reason), e.Serial)
+		}
+		b = append(b, tagSequence, 10)
+		b = append(b, oidReason...)
+		b = append(b, tagOctetString, 3, tagEnumerated, 1, byte(e.Reason))
+	}
+	b[start+1] = byte(len(b) - start - 2)
+	return b, nil
+}
+
+// appendSerial appends a serial as the certificate has it: positive, minimal.
+func appendSerial(b []byte, s ca.Serial) ([]byte, error) {
+	if len(s) == 0 || len(s)%2 != 0 || len(s) > 2*maxSerial {
+		return b, fmt.Errorf("serial %q is not 1 to %d octets of hex", string(s), maxSerial)
+	}
+	var buf [maxSerial]byte
+	n, err := hex.Decode(buf[:], []byte(s))
+	if err != nil || buf[0] == 0 {
+		return b, fmt.Errorf("serial %q is not a positive number in hex without leading zeros", string(s))
+	}
+	if buf[0] < 0x80 {
+		b = append(b, tagInteger, byte(n))
+	} else {
+		b = append(b, tagInteger, byte(n+1), 0)
+	}
+	return append(b, buf[:n]...), nil
+}
+
+// appendTime appends a Time: UTCTime through 2049, GeneralizedTime from 2050 on
+// (RFC 5280 §5.1.2.4), never with fractions.
+func appendTime(b []byte, t time.Time) ([]byte, error) {
+	t = t.UTC()
+	year, month, day := t.Date()
+	if year < 1950 || year > 2049 {
+		return appendGeneralizedTime(b, t)
+	}
+	b = append(b, tagUTCTime, 13)
+	b = append2(b, year%100)
+	return appendFromMonth(b, t, month, day), nil
+}
+
+func appendGeneralizedTime(b []byte, t time.Time) ([]byte, error) {
+	year, month, day := t.Date()
+	if year < 1 || year > 9999 {
+		return b, fmt.Errorf("year %d has not four digits", year)
+	}
+	b = append(b, tagGeneralizedTime, 15)
+	b = append2(append2(b, year/100), year%100)
+	return appendFromMonth(b, t, month, day), nil
+}
+
+func appendFromMonth(b []byte, t time.Time, month time.Month, day int) []byte {
+	hour, minute, second := t.Clock()
+	for _, n := range [...]int{int(month), day, hour, minute, second} {
+		b = append2(b, n)
+	}
+	return append(b, 'Z')
+}
+
+func append2(b []byte, n int) []byte { return append(b, byte('0'+n/10), byte('0'+n%10)) }
+
+// appendLength appends the length of an element's content.
+func appendLength(b []byte, n int64) []byte {
+	if n < 0x80 {
+		return append(b, byte(n))
+	}
+	octets := 1
+	for n>>(8*octets) > 0 {
+		octets++
+	}
+	b = append(b, 0x80|byte(octets))
+	for i := octets - 1; i >= 0; i-- {
+		b = append(b, byte(n>>(8*i)))
+	}
+	return b
+}
+
+// headerLength is how long an element's tag and length are.
+func headerLength(n int64) int64 { return int64(1 + len(appendLength(nil, n))) }
+
+// A Header is what a list says besides its issuer and its entries.
+type Header struct {
+	ThisUpdate time.Time
+	NextUpdate time.Time
+	Extensions []pkix.Extension // in the order in which they are to stand
+}
+
+// A frame is what stands around the entries of a list: all that is signed is
+// opening, entries, closing.
+type frame struct {
+	opening []byte // from the TBSCertList's first octet to the first entry
+	closing []byte // from the last entry on
+}
+
+// newFrame encodes what stands around that many octets of entries. With none,
+// revokedCertificates is absent (RFC 5280 §5.1.2.6).
+func newFrame(issuer, alg []byte, h Header, octets int64) (frame, error) {
+	closing, err := marshalExtensions(h.Extensions)
+	if err != nil {
+		return frame{}, err
+	}
+	fields := append([]byte{tagInteger, 1, 1}, alg...) // v2
+	fields = append(fields, issuer...)
+	for _, t := range []time.Time{h.ThisUpdate, h.NextUpdate} {
+		if fields, err = appendTime(fields, t); err != nil {
+			return frame{}, err
+		}
+	}
+	if octets > 0 {
+		fields = appendLength(append(fields, tagSequence), octets)
+	}
+	opening := appendLength([]byte{tagSequence}, int64(len(fields))+octets+int64(len(closing)))
+	return frame{append(opening, fields...), closing}, nil
+}
+
+// marshalExtensions encodes crlExtensions, which a v2 list always has.
+func marshalExtensions(exts []pkix.Extension) ([]byte, error) {
+	if len(exts) == 0 {
+		return nil, errors.New("a list without extensions lacks its number")
+	}
+	inner, err := asn1.Marshal(exts)
+	if err != nil {
+		return nil, fmt.Errorf("encoding extensions: %w", err)
+	}
+	return append(appendLength([]byte{tagExtensions}, int64(len(inner))), inner...), nil
+}
+
+// appendSignature encodes the last field of a CertificateList.
+func appendSignature(b, sig []byte) ([]byte, error) {
+	builder := cryptobyte.NewBuilder(b)
+	builder.AddASN1BitString(sig)
+	return builder.Bytes()
+}
