@@ -17,6 +17,8 @@ const (
 	ActionVoided    = "certificate.voided"    // never signed; the serial is spent
 	ActionAbandoned = "certificate.abandoned" // perhaps signed, never handed out
 	ActionRevoked   = "certificate.revoked"
+	ActionHeld      = "certificate.held"     // revoked for now
+	ActionReleased  = "certificate.released" // from a hold
 )
 
 const (

@@ -105,16 +105,18 @@ const (
 
 // A Record is all the store knows of one serial.
 type Record struct {
-	Certificate // DER is nil unless State is Issued
-	State       State
-	SPKIHash    [32]byte
-	Names       []Identifier
-	Requester   string // the actor of the request
-	CreatedAt   time.Time
-	RevokedAt   time.Time // zero: not revoked
-	Reason      Reason
-	ReplacedBy  Serial // the certificate that was ordered to take its place; "" for none
-	AutoRenewed bool   // one of a row that is renewed until it is canceled (RFC 8739)
+	Certificate  // DER is nil unless State is Issued
+	State        State
+	SPKIHash     [32]byte
+	Names        []Identifier
+	Requester    string // the actor of the request
+	CreatedAt    time.Time
+	RevokedAt    time.Time // zero: not revoked
+	Reason       Reason
+	InvalidityAt time.Time // since when the key is known or feared to be lost; zero: not said
+	StatusSeq    int64     // the number of the last change of status, in the order of the issuer's; 0: none
+	ReplacedBy   Serial    // the certificate that was ordered to take its place; "" for none
+	AutoRenewed  bool      // one of a row that is renewed until it is canceled (RFC 8739)
 }
 
 // Revoked reports whether the record counts as revoked.
@@ -125,11 +127,12 @@ type Reason int
 
 // A Revocation takes back one certificate.
 type Revocation struct {
-	Serial    Serial
-	Reason    Reason
-	At        time.Time
-	Requester Requester
-	BlockKey  bool // never certify this public key again (keyCompromise proven or said)
+	Serial       Serial
+	Reason       Reason
+	At           time.Time
+	InvalidityAt time.Time // since when the key is known or feared to be lost (RFC 5280 §5.3.2); zero: not said
+	Requester    Requester
+	BlockKey     bool // never certify this public key again (keyCompromise proven or said)
 }
 
 // A Ledger makes one issuance durable, in the terms of the edge that asked for
@@ -155,8 +158,17 @@ type Store interface {
 	// Revoke moves an issued, unrevoked certificate to revoked, with e in the
 	// same transaction: ErrAlreadyRevoked, ErrNotFound (also for one that is
 	// not Issued). A revoked certificate may be revoked once more only to turn
-	// its reason into keyCompromise; the time stays.
+	// its reason into keyCompromise, or to say that the key was lost earlier than
+	// was known: the time goes back and never forth. One on hold may be revoked
+	// for any other reason.
+	//
+	// Each change of status takes the next number of its issuer in the same
+	// transaction (Record.StatusSeq), and whoever reads one number sees all
+	// changes below it.
 	Revoke(ctx context.Context, r Revocation, e audit.Entry) error
+	// Release ends a hold, with e in the same transaction: ErrNotHeld for what is
+	// not on hold, ErrNotFound for a serial never assigned.
+	Release(ctx context.Context, s Serial, e audit.Entry) error
 	// KeyBlocked reports whether a SubjectPublicKeyInfo hash is on the blocklist.
 	KeyBlocked(ctx context.Context, spki [32]byte) (bool, error)
 	// Expired lists pending intents whose lease ended before now, oldest first.
@@ -173,6 +185,8 @@ var (
 	ErrNotFound = errors.New("ca: no such certificate")
 	// ErrAlreadyRevoked says that somebody else revoked it before.
 	ErrAlreadyRevoked = errors.New("ca: already revoked")
+	// ErrNotHeld says that there is no hold to release.
+	ErrNotHeld = errors.New("ca: not on hold")
 	// ErrLeaseLost says that the intent was taken from its owner, or was never pending.
 	ErrLeaseLost = errors.New("ca: intent is no longer pending")
 	// ErrSerialTaken says that the serial is assigned already; another one must be drawn.

@@ -74,8 +74,12 @@ func commitIntent(ctx context.Context, tx Tx, in ca.Intent, c ca.Certificate) er
 func abortIntent(ctx context.Context, tx Tx, in ca.Intent, cause error) error {
 	e := in.Aborted(cause)
 	if !ca.NeverSigned(cause) {
-		n, err := tx.Exec(ctx, `UPDATE certificates SET state = 'abandoned', revoked_at = $1, reason = $2
-			WHERE serial = $3 AND id = $4 AND state = 'pending'`, micros(e.At), int64(ca.AbandonedReason), string(in.Serial), in.ID)
+		seq, err := nextStatus(ctx, tx, in.Issuer)
+		if err != nil {
+			return err
+		}
+		n, err := tx.Exec(ctx, `UPDATE certificates SET state = 'abandoned', revoked_at = $1, reason = $2, revocation_seq = $3
+			WHERE serial = $4 AND id = $5 AND state = 'pending'`, micros(e.At), int64(ca.AbandonedReason), seq, string(in.Serial), in.ID)
 		return ended(ctx, tx, n, err, e)
 	}
 	n, err := tx.Exec(ctx, `UPDATE certificates SET state = 'void', tbs = NULL
@@ -157,7 +161,8 @@ func (l plainLedger) Abort(ctx context.Context, in ca.Intent, cause error) error
 
 // recordColumns are those that scanRecord reads, of a table called c.
 const recordColumns = `c.serial, c.id, c.issuer, c.profile, c.state, c.der, c.spki_hash, c.names, c.requester,
-	c.not_before, c.not_after, c.created_at, c.revoked_at, c.reason, c.replaced_by, c.auto_renewed`
+	c.not_before, c.not_after, c.created_at, c.revoked_at, c.reason, c.replaced_by, c.auto_renewed,
+	c.revocation_seq, c.invalidity_at`
 
 func scanRecord(row Row) (ca.Record, error) {
 	var (
@@ -165,16 +170,17 @@ func scanRecord(row Row) (ca.Record, error) {
 		serial, issuer, state, spki, names      string
 		notBefore, notAfter, created, at, cause int64
 		replacedBy                              string
-		auto                                    int64
+		auto, invalid                           int64
 	)
 	err := row.Scan(&serial, &r.ID, &issuer, &r.Profile, &state, &r.DER, &spki, &names, &r.Requester,
-		&notBefore, &notAfter, &created, &at, &cause, &replacedBy, &auto)
+		&notBefore, &notAfter, &created, &at, &cause, &replacedBy, &auto, &r.StatusSeq, &invalid)
 	if err != nil {
 		return ca.Record{}, err
 	}
 	r.Serial, r.Issuer, r.State, r.Reason = ca.Serial(serial), ca.IssuerID(issuer), ca.State(state), ca.Reason(cause)
 	r.ReplacedBy, r.AutoRenewed = ca.Serial(replacedBy), auto != 0
 	r.NotBefore, r.NotAfter, r.CreatedAt, r.RevokedAt = fromMicros(notBefore), fromMicros(notAfter), fromMicros(created), fromMicros(at)
+	r.InvalidityAt = fromMicros(invalid)
 	if err := readKeyAndNames(&r.SPKIHash, &r.Names, spki, names); err != nil {
 		return ca.Record{}, fmt.Errorf("reading certificate %s: %w", serial, err)
 	}
@@ -237,15 +243,62 @@ func (c *CA) Revoke(ctx context.Context, r ca.Revocation, e audit.Entry) error {
 	})
 }
 
-func markRevoked(ctx context.Context, tx Tx, r ca.Revocation) (bool, error) {
-	n, err := tx.Exec(ctx, `UPDATE certificates SET revoked_at = $1, reason = $2
-		WHERE serial = $3 AND state = 'issued' AND revoked_at = 0`, micros(r.At), int64(r.Reason), string(r.Serial))
-	if err != nil || n == 1 || r.Reason != ca.KeyCompromise {
-		return n == 1, err
+// nextStatus takes the number of a change of status. It comes before all else
+// that such a change locks, so that two of them never wait for each other.
+func nextStatus(ctx context.Context, tx Tx, issuer ca.IssuerID) (seq int64, err error) {
+	err = tx.QueryRow(ctx, `INSERT INTO revocation_heads (issuer, seq) VALUES ($1, 1)
+		ON CONFLICT (issuer) DO UPDATE SET seq = revocation_heads.seq + 1 RETURNING seq`, string(issuer)).Scan(&seq)
+	if err != nil {
+		return 0, fmt.Errorf("taking the number of a change of status: %w", err)
 	}
-	n, err = tx.Exec(ctx, `UPDATE certificates SET reason = $1
-		WHERE serial = $2 AND state = 'issued' AND revoked_at <> 0 AND reason <> $1`, int64(r.Reason), string(r.Serial))
+	return seq, nil
+}
+
+// nextStatusOf is nextStatus for whoever knows no more than the serial.
+func nextStatusOf(ctx context.Context, tx Tx, s ca.Serial) (int64, error) {
+	var issuer string
+	err := tx.QueryRow(ctx, `SELECT c.issuer FROM certificates c WHERE c.serial = $1`, string(s)).Scan(&issuer)
+	if errors.Is(err, ErrNoRows) {
+		return 0, ca.ErrNotFound
+	}
+	if err != nil {
+		return 0, fmt.Errorf("reading issuer: %w", err)
+	}
+	return nextStatus(ctx, tx, ca.IssuerID(issuer))
+}
+
+func markRevoked(ctx context.Context, tx Tx, r ca.Revocation) (bool, error) {
+	seq, err := nextStatusOf(ctx, tx, r.Serial)
+	if err != nil {
+		return false, err
+	}
+	// A hold that becomes final keeps the time of the hold (X.509, reason code extension).
+	n, err := tx.Exec(ctx, `UPDATE certificates SET reason = $1, revocation_seq = $2,
+			revoked_at = CASE WHEN revoked_at = 0 OR $1 = $3 AND revoked_at > $4 THEN $4 ELSE revoked_at END,
+			invalidity_at = CASE WHEN CAST($5 AS BIGINT) <> 0 THEN CAST($5 AS BIGINT) ELSE invalidity_at END
+		WHERE serial = $6 AND state = 'issued'
+			AND (revoked_at = 0 OR reason = $7 AND reason <> $1 OR $1 = $3 AND (reason <> $1 OR revoked_at > $4))`,
+		int64(r.Reason), seq, int64(ca.KeyCompromise), micros(r.At), micros(r.InvalidityAt), string(r.Serial), int64(ca.CertificateHold))
 	return n == 1, err
+}
+
+// Release ends the hold of one certificate.
+func (c *CA) Release(ctx context.Context, s ca.Serial, e audit.Entry) error {
+	return c.db.Write(ctx, func(ctx context.Context, tx Tx) error {
+		seq, err := nextStatusOf(ctx, tx, s)
+		if err != nil {
+			return fmt.Errorf("releasing: %w", err)
+		}
+		n, err := tx.Exec(ctx, `UPDATE certificates SET revoked_at = 0, reason = 0, invalidity_at = 0, revocation_seq = $1
+			WHERE serial = $2 AND state = 'issued' AND revoked_at <> 0 AND reason = $3`, seq, string(s), int64(ca.CertificateHold))
+		if err != nil {
+			return fmt.Errorf("releasing: %w", err)
+		}
+		if n == 0 {
+			return ca.ErrNotHeld
+		}
+		return appendAudit(ctx, tx, e)
+	})
 }
 
 func blockKey(ctx context.Context, tx Tx, r ca.Revocation) (bool, error) {
@@ -331,9 +384,16 @@ func scanIntent(row Row) (ca.Intent, error) {
 // revoked as of e's time.
 func (c *CA) Abandon(ctx context.Context, s ca.Serial, now time.Time, e audit.Entry) error {
 	return c.db.Write(ctx, func(ctx context.Context, tx Tx) error {
-		n, err := tx.Exec(ctx, `UPDATE certificates SET state = 'abandoned', revoked_at = $1, reason = $2
-			WHERE serial = $3 AND state = 'pending' AND lease_until < $4`,
-			micros(e.At), int64(ca.AbandonedReason), string(s), micros(now))
+		seq, err := nextStatusOf(ctx, tx, s)
+		if errors.Is(err, ca.ErrNotFound) {
+			return ca.ErrLeaseLost
+		}
+		if err != nil {
+			return fmt.Errorf("ending intent: %w", err)
+		}
+		n, err := tx.Exec(ctx, `UPDATE certificates SET state = 'abandoned', revoked_at = $1, reason = $2, revocation_seq = $3
+			WHERE serial = $4 AND state = 'pending' AND lease_until < $5`,
+			micros(e.At), int64(ca.AbandonedReason), seq, string(s), micros(now))
 		return ended(ctx, tx, n, err, e)
 	})
 }

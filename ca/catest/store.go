@@ -17,6 +17,7 @@ type Store struct {
 	mu      sync.Mutex // guards all below
 	rows    map[ca.Serial]*row
 	blocked map[[32]byte]bool
+	changes map[ca.IssuerID]int64 // of status
 	entries []audit.Entry
 }
 
@@ -29,7 +30,7 @@ var _ ca.Store = (*Store)(nil)
 
 // NewStore makes an empty store.
 func NewStore() *Store {
-	return &Store{rows: map[ca.Serial]*row{}, blocked: map[[32]byte]bool{}}
+	return &Store{rows: map[ca.Serial]*row{}, blocked: map[[32]byte]bool{}, changes: map[ca.IssuerID]int64{}}
 }
 
 // Entries lists what was written to the audit log, in order.
@@ -78,21 +79,50 @@ func (s *Store) Revoke(_ context.Context, r ca.Revocation, e audit.Entry) error 
 		return ca.ErrNotFound
 	}
 	rec := &got.record
-	moved := true
+	compromise := r.Reason == ca.KeyCompromise
+	earlier := compromise && r.At.Before(rec.RevokedAt)
+	held := rec.Revoked() && rec.Reason == ca.CertificateHold
 	switch {
-	case !rec.Revoked():
-		rec.RevokedAt, rec.Reason = r.At, r.Reason
-	case r.Reason == ca.KeyCompromise && rec.Reason != ca.KeyCompromise:
+	case !rec.Revoked(), held && r.Reason != ca.CertificateHold, compromise && rec.Reason != ca.KeyCompromise, earlier:
+		if !rec.Revoked() || earlier {
+			rec.RevokedAt = r.At
+		}
+		if !r.InvalidityAt.IsZero() {
+			rec.InvalidityAt = r.InvalidityAt
+		}
 		rec.Reason = r.Reason
+		s.changedLocked(rec)
+	case compromise && r.BlockKey && !s.blocked[rec.SPKIHash]:
 	default:
-		moved = r.Reason == ca.KeyCompromise && r.BlockKey && !s.blocked[rec.SPKIHash]
-	}
-	if !moved {
 		return ca.ErrAlreadyRevoked
 	}
 	if r.BlockKey {
 		s.blocked[rec.SPKIHash] = true
 	}
+	s.entries = append(s.entries, e)
+	return nil
+}
+
+// changedLocked gives rec the number of a change of status.
+func (s *Store) changedLocked(rec *ca.Record) {
+	s.changes[rec.Issuer]++
+	rec.StatusSeq = s.changes[rec.Issuer]
+}
+
+// Release implements ca.Store.
+func (s *Store) Release(_ context.Context, serial ca.Serial, e audit.Entry) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	got := s.rows[serial]
+	if got == nil {
+		return ca.ErrNotFound
+	}
+	rec := &got.record
+	if rec.State != ca.Issued || !rec.Revoked() || rec.Reason != ca.CertificateHold {
+		return ca.ErrNotHeld
+	}
+	rec.RevokedAt, rec.Reason, rec.InvalidityAt = time.Time{}, 0, time.Time{}
+	s.changedLocked(rec)
 	s.entries = append(s.entries, e)
 	return nil
 }
@@ -126,13 +156,14 @@ func (s *Store) Abandon(_ context.Context, serial ca.Serial, now time.Time, e au
 	if r == nil || r.record.State != ca.Pending || !r.in.LeaseUntil.Before(now) {
 		return ca.ErrLeaseLost
 	}
-	r.abandon(e)
+	s.abandonLocked(r, e)
 	s.entries = append(s.entries, e)
 	return nil
 }
 
-func (r *row) abandon(e audit.Entry) {
+func (s *Store) abandonLocked(r *row, e audit.Entry) {
 	r.record.State, r.record.RevokedAt, r.record.Reason = ca.Abandoned, e.At, ca.AbandonedReason
+	s.changedLocked(&r.record)
 }
 
 // PlainLedger implements ca.Store.
@@ -208,7 +239,7 @@ func (l *Ledger) Abort(_ context.Context, in ca.Intent, cause error) error {
 	if ca.NeverSigned(cause) {
 		r.record.State = ca.Void
 	} else {
-		r.abandon(e)
+		s.abandonLocked(r, e)
 	}
 	s.entries = append(s.entries, e)
 	return nil

@@ -31,6 +31,10 @@ func StoreSuite(t *testing.T, open func(t *testing.T) ca.Store) {
 		{"OnlyTheOwnerEndsAnIntent", ownerEnds},
 		{"RevocationHappensOnce", revokeOnce},
 		{"KeyCompromiseReplacesTheReasonAndKeepsTheTime", compromiseReplaces},
+		{"CompromiseIsDatedBackAndNeverForth", compromiseBack},
+		{"HoldIsReleasedOrBecomesFinal", hold},
+		{"OnlyAHoldIsReleased", onlyHolds},
+		{"EachChangeOfStatusTakesTheNextNumberOfItsIssuer", statusNumbers},
 		{"BlockedKeyStaysBlocked", blockedKey},
 		{"OnlyIssuedCertificatesAreRevoked", onlyIssued},
 		{"ExpiredIntentsComeOldestFirst", expired},
@@ -215,6 +219,99 @@ func compromiseReplaces(t *testing.T, s ca.Store) {
 	if r := record(t, s, in.Serial); !r.RevokedAt.Equal(suiteTime) || r.Reason != ca.KeyCompromise {
 		t.Errorf("revoked %s for %s", r.RevokedAt, r.Reason)
 	}
+}
+
+func compromiseBack(t *testing.T, s ca.Store) {
+	in := issue(t, s, 1)
+	lost := suiteTime.Add(-48 * time.Hour)
+	wantErr(t, revoke(t.Context(), s, in, ca.KeyCompromise, suiteTime, false), nil)
+	r, e := revocation(in, ca.KeyCompromise, suiteTime.Add(-time.Hour))
+	r.InvalidityAt = lost
+	wantErr(t, s.Revoke(t.Context(), r, e), nil)
+	wantErr(t, revoke(t.Context(), s, in, ca.KeyCompromise, suiteTime, false), ca.ErrAlreadyRevoked)
+	if r := record(t, s, in.Serial); !r.RevokedAt.Equal(suiteTime.Add(-time.Hour)) || !r.InvalidityAt.Equal(lost) {
+		t.Errorf("revoked %s, invalid since %s", r.RevokedAt, r.InvalidityAt)
+	}
+	// Another reason is replaced with its time, if that was earlier.
+	in = issue(t, s, 2)
+	wantErr(t, revoke(t.Context(), s, in, ca.Superseded, suiteTime, false), nil)
+	wantErr(t, revoke(t.Context(), s, in, ca.KeyCompromise, lost, false), nil)
+	if r := record(t, s, in.Serial); !r.RevokedAt.Equal(lost) || r.Reason != ca.KeyCompromise {
+		t.Errorf("revoked %s for %s", r.RevokedAt, r.Reason)
+	}
+}
+
+func release(t *testing.T, s ca.Store, in ca.Intent) error {
+	t.Helper()
+	return s.Release(t.Context(), in.Serial, audit.New("test:suite", ca.ActionReleased, "certificate/"+string(in.Serial), nil))
+}
+
+func hold(t *testing.T, s ca.Store) {
+	in := issue(t, s, 1)
+	later := suiteTime.Add(time.Hour)
+	wantErr(t, revoke(t.Context(), s, in, ca.CertificateHold, suiteTime, false), nil)
+	wantErr(t, revoke(t.Context(), s, in, ca.CertificateHold, later, false), ca.ErrAlreadyRevoked)
+	if r := record(t, s, in.Serial); !r.Revoked() || r.Reason != ca.CertificateHold {
+		t.Errorf("on hold: %+v", r)
+	}
+	wantErr(t, release(t, s, in), nil)
+	if r := record(t, s, in.Serial); r.Revoked() || r.Reason != ca.Unspecified || r.StatusSeq != 2 {
+		t.Errorf("released: %+v", r)
+	}
+	wantErr(t, release(t, s, in), ca.ErrNotHeld)
+	wantErr(t, revoke(t.Context(), s, in, ca.CertificateHold, later, false), nil)
+	wantErr(t, revoke(t.Context(), s, in, ca.Superseded, later.Add(time.Hour), false), nil)
+	if r := record(t, s, in.Serial); !r.RevokedAt.Equal(later) || r.Reason != ca.Superseded {
+		t.Errorf("revoked %s for %s; want the time of the hold", r.RevokedAt, r.Reason)
+	}
+	wantErr(t, release(t, s, in), ca.ErrNotHeld)
+}
+
+func onlyHolds(t *testing.T, s ca.Store) {
+	revoked, good, failed := issue(t, s, 1), issue(t, s, 2), Intent(3)
+	wantErr(t, revoke(t.Context(), s, revoked, ca.Superseded, suiteTime, false), nil)
+	wantErr(t, begin(t, s, failed).Abort(t.Context(), failed, errCut), nil)
+	for _, in := range []ca.Intent{revoked, good, failed} {
+		wantErr(t, release(t, s, in), ca.ErrNotHeld)
+	}
+	if r := record(t, s, failed.Serial); !r.Revoked() {
+		t.Error("an abandoned certificate was released")
+	}
+	wantErr(t, release(t, s, Intent(4)), ca.ErrNotFound)
+}
+
+func statusNumbers(t *testing.T, s ca.Store) {
+	want := func(in ca.Intent, seq int64) {
+		t.Helper()
+		if got := record(t, s, in.Serial).StatusSeq; got != seq {
+			t.Errorf("serial %s has number %d, want %d", in.Serial, got, seq)
+		}
+	}
+	a, b, lost, cut := issue(t, s, 1), issue(t, s, 2), Intent(3), Intent(4)
+	want(a, 0)
+	wantErr(t, revoke(t.Context(), s, b, ca.Superseded, suiteTime, false), nil)
+	wantErr(t, revoke(t.Context(), s, a, ca.CertificateHold, suiteTime, false), nil)
+	wantErr(t, revoke(t.Context(), s, b, ca.KeyCompromise, suiteTime, false), nil)
+	want(a, 2)
+	want(b, 3)
+	begin(t, s, lost)
+	wantErr(t, abandon(t.Context(), s, lost, lost.LeaseUntil.Add(time.Second)), nil)
+	want(lost, 4)
+	wantErr(t, begin(t, s, cut).Abort(t.Context(), cut, errCut), nil)
+	want(cut, 5)
+	wantErr(t, release(t, s, a), nil)
+	want(a, 6)
+	// What does not happen takes no number.
+	wantErr(t, revoke(t.Context(), s, b, ca.Superseded, suiteTime, false), ca.ErrAlreadyRevoked)
+	wantErr(t, release(t, s, a), ca.ErrNotHeld)
+	wantErr(t, abandon(t.Context(), s, lost, lost.LeaseUntil.Add(time.Second)), ca.ErrLeaseLost)
+	other := Intent(5)
+	other.Issuer = "ffeeddccbbaa99887766554433221100"
+	wantErr(t, begin(t, s, other).Commit(t.Context(), other, Signed(other)), nil)
+	wantErr(t, revoke(t.Context(), s, other, ca.Superseded, suiteTime, false), nil)
+	want(other, 1)
+	wantErr(t, revoke(t.Context(), s, a, ca.Superseded, suiteTime, false), nil)
+	want(a, 7)
 }
 
 func blockedKey(t *testing.T, s ca.Store) {

@@ -29,6 +29,8 @@ func Status(t *testing.T, open func(t *testing.T) *store.DB) {
 		"OnlyTheLastCRLsStay":                  statusKeep,
 		"CountChangesWithWhateverACRLMustList": statusCount,
 		"ExpiredAreListedUntilOneScheduledCRL": statusRevoked,
+		"NumbersOfChangesFollowTheCommits":     statusSequence,
+		"OlderProgramsAreGivenANumber":         statusOlder,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -349,4 +351,81 @@ func statusRevoked(t *testing.T, db *store.DB) {
 	if got, want := list[2], (crl.Entry{Serial: "0c", RevokedAt: now, Reason: ca.KeyCompromise}); got != want {
 		t.Errorf("entry %+v, want %+v", got, want)
 	}
+}
+
+// statusSequence has many revoke at once: whoever reads a number must have read
+// all below it, or what follows the changes by number misses one for ever.
+func statusSequence(t *testing.T, db *store.DB) {
+	const writers, each = 4, 12
+	end := statusNow().Add(time.Hour)
+	serial := func(w, i int) ca.Serial { return ca.Serial(fmt.Sprintf("01%02x%02x", w, i)) }
+	for w := range writers {
+		for i := range each {
+			statusIssue(t, db, statusIssuer, serial(w, i), end)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var wg, reader sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				r := ca.Revocation{Serial: serial(w, i), Reason: ca.Superseded, At: statusNow()}
+				if err := store.NewCA(db).Revoke(t.Context(), r, audit.New("system", ca.ActionRevoked, "certificate/"+string(r.Serial), nil)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	look := func() (seen int64) {
+		var highest int64
+		err := db.ReadRow(context.WithoutCancel(ctx), func(r store.Row) error { return r.Scan(&seen, &highest) },
+			`SELECT COUNT(DISTINCT c.revocation_seq), COALESCE(MAX(c.revocation_seq), 0) FROM certificates c
+			WHERE c.issuer = $1 AND c.revocation_seq > 0`, string(statusIssuer))
+		if err != nil || seen != highest {
+			t.Errorf("%d numbers up to %d are seen, error %v", seen, highest, err)
+		}
+		return seen
+	}
+	reader.Go(func() {
+		for ctx.Err() == nil {
+			look()
+		}
+	})
+	wg.Wait()
+	stop()
+	reader.Wait()
+	if seen := look(); seen != writers*each {
+		t.Errorf("%d changes have a number, want %d", seen, writers*each)
+	}
+}
+
+// statusOlder does what a program that knows no numbers does.
+func statusOlder(t *testing.T, db *store.DB) {
+	end := statusNow().Add(time.Hour)
+	statusIssue(t, db, statusIssuer, "0a01", end)
+	statusIssue(t, db, statusIssuer, "0a02", end)
+	older := func(set string) {
+		t.Helper()
+		if err := db.Write(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			_, err := tx.Exec(ctx, `UPDATE certificates SET `+set+` WHERE serial = '0a01'`)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(serial ca.Serial, seq int64) {
+		t.Helper()
+		if r, err := store.NewCA(db).Record(t.Context(), serial); err != nil || r.StatusSeq != seq {
+			t.Errorf("serial %s has number %d, want %d (%v)", serial, r.StatusSeq, seq, err)
+		}
+	}
+	older(`revoked_at = 5, reason = 4`)
+	want("0a01", 1)
+	statusRevoke(t, db, "0a02", statusNow(), ca.Superseded)
+	want("0a02", 2)
+	older(`reason = 1`)
+	want("0a01", 3)
+	older(`reason = 1, replaced_by = 'x'`)
+	want("0a01", 3)
+	want("0a02", 2)
 }
