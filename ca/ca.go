@@ -75,6 +75,7 @@ type Intent struct {
 	NotBefore  time.Time
 	NotAfter   time.Time
 	Requester  Requester
+	CRLShard   int // the part of the issuer's CRL that says so in the certificate; 0: none
 	CreatedAt  time.Time
 	LeaseUntil time.Time // after this, whoever finds the intent unsigned may abandon it
 }

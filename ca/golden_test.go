@@ -56,6 +56,10 @@ func TestEveryOctetToBeSignedIsAsReviewed(t *testing.T) {
 		Name: "server", Validity: 90 * day, Backdate: time.Hour, CommonName: ca.CNFirst, KeyUsages: []string{"digitalSignature", "keyEncipherment"},
 	}
 	bare := ca.Profile{Name: "bare", Validity: 6 * day, OmitCRL: true, OmitOCSP: true}
+	short := ca.Profile{Name: "short", Validity: 6 * day, OmitCRL: true, OmitOCSP: true, NoRevAvail: true}
+	sharded := func(i *ca.Issuer) {
+		i.CRLShards, i.FreshestCRL = []ca.CRLShard{{ID: 3, URL: "http://pki.example.com/crl/golden/3.crl"}}, true
+	}
 	names := catest.IDs("www.example.com", "*.example.org", "8.8.8.8", "2606:4700::1111")
 	for _, tt := range []struct {
 		file    string
@@ -63,21 +67,28 @@ func TestEveryOctetToBeSignedIsAsReviewed(t *testing.T) {
 		profile string
 		key     string
 		names   []ca.Identifier
+		issuer  func(*ca.Issuer)
 	}{
-		{"server-internal-ecdsa", ca.Internal, "server", "testdata/ecdsa-p256.pub", names},
-		{"server-internal-rsa", ca.Internal, "server", "testdata/rsa-2048.pub", names},
-		{"server-public-ecdsa", ca.Public, "server", "testdata/ecdsa-p256.pub", names},
-		{"bare-public-ecdsa", ca.Public, "bare", "testdata/ecdsa-p256.pub", names[:1]},
-		{"self-internal", ca.Internal, ca.ProfileSelf, "testdata/ecdsa-p256.pub", catest.IDs("pki", "10.0.0.1")},
-		{"responder-internal", ca.Internal, ca.ProfileResponder, "testdata/ecdsa-p256.pub", nil},
-		{"responder-public", ca.Public, ca.ProfileResponder, "testdata/ecdsa-p256.pub", nil},
+		{"server-internal-ecdsa", ca.Internal, "server", "testdata/ecdsa-p256.pub", names, nil},
+		{"server-internal-rsa", ca.Internal, "server", "testdata/rsa-2048.pub", names, nil},
+		{"server-public-ecdsa", ca.Public, "server", "testdata/ecdsa-p256.pub", names, nil},
+		{"bare-public-ecdsa", ca.Public, "bare", "testdata/ecdsa-p256.pub", names[:1], nil},
+		{"self-internal", ca.Internal, ca.ProfileSelf, "testdata/ecdsa-p256.pub", catest.IDs("pki", "10.0.0.1"), nil},
+		{"responder-internal", ca.Internal, ca.ProfileResponder, "testdata/ecdsa-p256.pub", nil, nil},
+		{"responder-public", ca.Public, ca.ProfileResponder, "testdata/ecdsa-p256.pub", nil, nil},
+		{"short-internal-ecdsa", ca.Internal, "short", "testdata/ecdsa-p256.pub", names[:1], nil},
+		{"short-public-ecdsa", ca.Public, "short", "testdata/ecdsa-p256.pub", names[:1], nil},
+		{"sharded-internal-ecdsa", ca.Internal, "server", "testdata/ecdsa-p256.pub", names, sharded},
 	} {
 		t.Run(tt.file, func(t *testing.T) {
 			t.Parallel()
 			issuer := fixedIssuer(t)
+			if tt.issuer != nil {
+				tt.issuer(issuer)
+			}
 			c := catest.New(t, at(on(2026, time.December, 15)), func(cfg *ca.Config) {
 				cfg.Policy, cfg.Issuers = tt.policy, []*ca.Issuer{issuer}
-				cfg.Profiles, cfg.DefaultProfile = []ca.Profile{server, bare}, "server"
+				cfg.Profiles, cfg.DefaultProfile = []ca.Profile{server, bare, short}, "server"
 			})
 			got, err := c.Issue(t.Context(), ca.Request{Profile: tt.profile, PublicKey: fixedKey(t, tt.key), Identifiers: tt.names, Issuer: issuer.ID}, c.Store.PlainLedger())
 			if err != nil {

@@ -291,7 +291,14 @@ func (a *Authority) begin(ctx context.Context, o *order, led Ledger) (Intent, dr
 // prepare makes the intent of o under a fresh serial, linted.
 func (a *Authority) prepare(ctx context.Context, o *order) (Intent, draft, error) {
 	serial := newSerial(a.shard)
-	template, err := o.template(serial, a.policy)
+	var list CRLShard // none, if the certificate says nothing of a CRL
+	if !o.profile.OmitCRL {
+		var err error
+		if list, err = o.issuer.crl(serial); err != nil {
+			return Intent{}, draft{}, err
+		}
+	}
+	template, err := o.template(serial, list, a.policy)
 	if err != nil {
 		return Intent{}, draft{}, err
 	}
@@ -312,7 +319,7 @@ func (a *Authority) prepare(ctx context.Context, o *order) (Intent, draft, error
 	now := a.now()
 	return Intent{
 		ID: audit.NewID(), Serial: serial, Issuer: o.issuer.ID, Profile: o.profile.Name, TBS: d.tbs, SPKIHash: o.spki, Names: o.names,
-		NotBefore: o.notBefore, NotAfter: o.notAfter, Requester: o.requester, CreatedAt: now, LeaseUntil: now.Add(a.lease),
+		NotBefore: o.notBefore, NotAfter: o.notAfter, Requester: o.requester, CRLShard: list.ID, CreatedAt: now, LeaseUntil: now.Add(a.lease),
 	}, d, nil
 }
 

@@ -4,6 +4,9 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/secsy-pki/secsy-pki/keys"
 )
@@ -24,6 +27,45 @@ type Issuer struct {
 	OCSPURL string // http://…/ocsp
 	CRLURL  string // http://…/crl/ID.crl
 	CertURL string // http://…/aia/ID.cer
+
+	// CRLShards are the parts of the revocation list that new certificates are
+	// spread over. Empty: they are on the complete list only.
+	CRLShards []CRLShard
+	// FreshestCRL has certificates say where the delta of their list is.
+	FreshestCRL bool
+}
+
+// A CRLShard is one part of an issuer's revocation list. A certificate is put
+// into one when it is issued, and never moves: its address is signed, and the
+// list must say that very address of itself (RFC 5280 §6.3.3 (b)(2)(i)).
+type CRLShard struct {
+	ID  int // from 1 on; 0 is no shard
+	URL string
+}
+
+// crl is where the certificate of that serial is listed: a shard by the random
+// end of the serial, or else the complete list.
+func (i *Issuer) crl(s Serial) (CRLShard, error) {
+	if len(i.CRLShards) == 0 {
+		return CRLShard{URL: i.CRLURL}, nil
+	}
+	n, err := strconv.ParseUint(string(s[max(0, len(s)-shardDigits):]), 16, 64)
+	if err != nil {
+		return CRLShard{}, fmt.Errorf("choosing a CRL shard by serial: %w", err)
+	}
+	return i.CRLShards[n%uint64(len(i.CRLShards))], nil
+}
+
+// shardDigits are those hex digits of a serial that choose its shard: so many
+// more than there are shards that each gets the same share.
+const shardDigits = 12
+
+// DeltaURL is where the delta of the CRL at url is.
+func DeltaURL(url string) string {
+	if url == "" {
+		return ""
+	}
+	return strings.TrimSuffix(url, ".crl") + "/delta.crl"
 }
 
 // Chains lists all chains, the issuer's certificate first in each: its own one

@@ -59,9 +59,12 @@ type Profile struct {
 	KeyAlgorithms []keys.Algorithm // empty means all that the policy allows
 	CommonName    CNPolicy         // "" means none
 
-	OmitOCSP       bool // leave out the OCSP address even if the issuer has one
-	OmitCRL        bool
-	OmitCAIssuers  bool
+	OmitOCSP      bool // leave out the OCSP address even if the issuer has one
+	OmitCRL       bool
+	OmitCAIssuers bool
+	// NoRevAvail has certificates say that nothing is to be had of their status
+	// (RFC 9608). It needs OmitOCSP and OmitCRL.
+	NoRevAvail     bool
 	RequestedDates bool // notBefore and notAfter may be asked for, within Validity
 
 	kind profileKind
@@ -172,6 +175,13 @@ func (p Profile) Validate() error {
 	}
 	if p.CommonName != "" && p.CommonName != CNNone && p.CommonName != CNFirst {
 		bad("common_name", "%q is not one of none, first", p.CommonName)
+	}
+	// RFC 9608 §3: none of what says where status is may stand beside it.
+	if p.NoRevAvail && !p.OmitOCSP {
+		bad("ocsp", "no_rev_avail says that there is no status: set ocsp to false")
+	}
+	if p.NoRevAvail && !p.OmitCRL {
+		bad("crl", "no_rev_avail says that there is no status: set crl to false")
 	}
 	return errors.Join(errs...)
 }

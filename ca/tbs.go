@@ -227,6 +227,8 @@ func publicKeyAlgorithm(pub crypto.PublicKey) x509.PublicKeyAlgorithm {
 
 var (
 	oidOCSPNoCheck = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 48, 1, 5}
+	oidFreshestCRL = asn1.ObjectIdentifier{2, 5, 29, 46}
+	oidNoRevAvail  = asn1.ObjectIdentifier{2, 5, 29, 56}
 	derNull        = []byte{5, 0}
 )
 

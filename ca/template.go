@@ -12,6 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/crypto/cryptobyte"
+	cryptobyte_asn1 "golang.org/x/crypto/cryptobyte/asn1"
+
 	"github.com/secsy-pki/secsy-pki/keys"
 )
 
@@ -47,7 +50,7 @@ type order struct {
 }
 
 // template writes o as a certificate of that serial.
-func (o *order) template(s Serial, policy Policy) (*x509.Certificate, error) {
+func (o *order) template(s Serial, list CRLShard, policy Policy) (*x509.Certificate, error) {
 	n, err := s.Int()
 	if err != nil {
 		return nil, err
@@ -56,7 +59,9 @@ func (o *order) template(s Serial, policy Policy) (*x509.Certificate, error) {
 		SerialNumber: n, NotBefore: o.notBefore, NotAfter: o.notAfter,
 		KeyUsage: o.profile.usage(o.pub), BasicConstraintsValid: true,
 	}
-	o.addStatus(t)
+	if err := o.addStatus(t, list.URL); err != nil {
+		return nil, err
+	}
 	if o.profile.kind == kindResponder {
 		o.responder(t)
 		return t, o.addKeyID(t)
@@ -87,15 +92,47 @@ func (p *Profile) usage(pub crypto.PublicKey) x509.KeyUsage {
 	return u
 }
 
-func (o *order) addStatus(t *x509.Certificate) {
+// addStatus says where status is to be had, or that there is none.
+func (o *order) addStatus(t *x509.Certificate, crl string) error {
 	add := func(list *[]string, url string, omit bool) {
 		if url != "" && !omit {
 			*list = []string{url}
 		}
 	}
 	add(&t.OCSPServer, o.issuer.OCSPURL, o.profile.OmitOCSP)
-	add(&t.CRLDistributionPoints, o.issuer.CRLURL, o.profile.OmitCRL)
+	add(&t.CRLDistributionPoints, crl, o.profile.OmitCRL)
 	add(&t.IssuingCertificateURL, o.issuer.CertURL, o.profile.OmitCAIssuers)
+	if o.profile.NoRevAvail {
+		t.ExtraExtensions = append(t.ExtraExtensions, pkix.Extension{Id: oidNoRevAvail, Value: derNull})
+	}
+	if o.issuer.FreshestCRL && len(t.CRLDistributionPoints) > 0 {
+		// RFC 5280 §4.2.1.15: not critical, and written as the distribution points are.
+		points, err := distributionPoint(DeltaURL(crl))
+		if err != nil {
+			return err
+		}
+		t.ExtraExtensions = append(t.ExtraExtensions, pkix.Extension{Id: oidFreshestCRL, Value: points})
+	}
+	return nil
+}
+
+// distributionPoint is a CRLDistributionPoints of one address (RFC 5280 §4.2.1.13).
+func distributionPoint(url string) ([]byte, error) {
+	var b cryptobyte.Builder
+	b.AddASN1(cryptobyte_asn1.SEQUENCE, func(b *cryptobyte.Builder) {
+		b.AddASN1(cryptobyte_asn1.SEQUENCE, func(b *cryptobyte.Builder) {
+			b.AddASN1(cryptobyte_asn1.Tag(0).ContextSpecific().Constructed(), func(b *cryptobyte.Builder) {
+				b.AddASN1(cryptobyte_asn1.Tag(0).ContextSpecific().Constructed(), func(b *cryptobyte.Builder) {
+					b.AddASN1(cryptobyte_asn1.Tag(6).ContextSpecific(), func(b *cryptobyte.Builder) { b.AddBytes([]byte(url)) })
+				})
+			})
+		})
+	})
+	der, err := b.Bytes()
+	if err != nil {
+		return nil, fmt.Errorf("encoding distribution point: %w", err)
+	}
+	return der, nil
 }
 
 func (o *order) addNames(t *x509.Certificate) error {
@@ -138,7 +175,7 @@ func (o *order) responder(t *x509.Certificate) {
 	name := o.issuer.Cert.Subject
 	t.Subject = pkix.Name{Country: name.Country, Organization: name.Organization, CommonName: responderName(name.CommonName, o.issuer.Name)}
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageOCSPSigning}
-	t.ExtraExtensions = []pkix.Extension{{Id: oidOCSPNoCheck, Value: derNull}}
+	t.ExtraExtensions = append(t.ExtraExtensions, pkix.Extension{Id: oidOCSPNoCheck, Value: derNull})
 }
 
 func responderName(cn, fallback string) string {

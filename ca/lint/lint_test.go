@@ -99,6 +99,14 @@ func draftOf(t testing.TB, change func(*x509.Certificate), names ...string) ca.D
 
 func same(*x509.Certificate) {}
 
+// noStatus has the certificate say that there is no status of it (RFC 9608), as
+// one of some days may.
+func noStatus(c *x509.Certificate) {
+	c.NotAfter = c.NotBefore.Add(6 * 24 * time.Hour)
+	c.OCSPServer, c.CRLDistributionPoints = nil, nil
+	c.ExtraExtensions = []pkix.Extension{{Id: []int{2, 5, 29, 56}, Value: []byte{5, 0}}}
+}
+
 func linter(t testing.TB, cfg lint.Config) *lint.Linter {
 	t.Helper()
 	if cfg.Timeout == 0 {
@@ -128,7 +136,19 @@ func TestFaultsAreFoundByPolicy(t *testing.T) {
 		"private name": {same, "db.corp.internal", "", "e_dnsname_not_valid_tld"},
 		"private addr": {func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 1)} }, "www.example.com", "", "e_ext_san_contains_reserved_ip"},
 		"client too":   {func(c *x509.Certificate) { c.ExtKeyUsage = append(c.ExtKeyUsage, x509.ExtKeyUsageCodeSigning) }, "www.example.com", "", "e_sub_cert_eku_check"},
-		"no SAN":       {func(c *x509.Certificate) { c.DNSNames = nil }, "", "e_subject_empty_without_san", "e_ext_san_missing"},
+		"no status":    {noStatus, "www.example.com", "", ""},
+		"and yet OCSP": {func(c *x509.Certificate) { noStatus(c); c.OCSPServer = []string{"http://pki.example.com/ocsp"} }, "www.example.com", "e_secsy_no_rev_avail", "e_secsy_no_rev_avail"},
+		"and yet CRL": {func(c *x509.Certificate) {
+			noStatus(c)
+			c.CRLDistributionPoints = []string{"http://pki.example.com/ca.crl"}
+		}, "www.example.com", "e_secsy_no_rev_avail", "e_secsy_no_rev_avail"},
+		"and a delta": {func(c *x509.Certificate) {
+			noStatus(c)
+			c.ExtraExtensions = append(c.ExtraExtensions, pkix.Extension{Id: []int{2, 5, 29, 46}, Value: []byte{0x30, 0}})
+		}, "www.example.com", "e_secsy_no_rev_avail", "e_secsy_no_rev_avail"},
+		"critical": {func(c *x509.Certificate) { noStatus(c); c.ExtraExtensions[0].Critical = true }, "www.example.com", "e_secsy_no_rev_avail", "e_secsy_no_rev_avail"},
+		"not NULL": {func(c *x509.Certificate) { noStatus(c); c.ExtraExtensions[0].Value = []byte{0x30, 0} }, "www.example.com", "e_secsy_no_rev_avail", "e_secsy_no_rev_avail"},
+		"no SAN":   {func(c *x509.Certificate) { c.DNSNames = nil }, "", "e_subject_empty_without_san", "e_ext_san_missing"},
 	} {
 		d := draftOf(t, tt.change, tt.host)
 		for policy, l := range map[string]*lint.Linter{"internal": internal, "public": public} {

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"fmt"
+	"slices"
 
 	"github.com/secsy-pki/secsy-pki/ca"
 )
@@ -15,6 +18,41 @@ const (
 	minSerial = 9
 	maxSerial = 20
 )
+
+var (
+	oidFreshestCRL = asn1.ObjectIdentifier{2, 5, 29, 46}
+	oidNoRevAvail  = asn1.ObjectIdentifier{2, 5, 29, 56}
+)
+
+// noRevAvail says what is wrong with a certificate that says that there is no
+// status of it (RFC 9608 §2 and §3), "" for nothing.
+func noRevAvail(c *x509.Certificate) string {
+	find := func(id asn1.ObjectIdentifier) *pkix.Extension {
+		i := slices.IndexFunc(c.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(id) })
+		if i < 0 {
+			return nil
+		}
+		return &c.Extensions[i]
+	}
+	ext := find(oidNoRevAvail)
+	switch {
+	case ext == nil:
+		return ""
+	case ext.Critical:
+		return "is critical"
+	case !bytes.Equal(ext.Value, asn1.NullBytes):
+		return "is not NULL"
+	case c.IsCA:
+		return "is in the certificate of an authority"
+	case len(c.CRLDistributionPoints) > 0:
+		return "stands beside cRLDistributionPoints"
+	case find(oidFreshestCRL) != nil:
+		return "stands beside freshestCRL"
+	case len(c.OCSPServer) > 0:
+		return "stands beside the address of a responder"
+	}
+	return ""
+}
 
 // lookOurselves checks what zlint can't know or does not check.
 func lookOurselves(d ca.Draft) ([]ca.Finding, error) {
@@ -34,6 +72,9 @@ func lookOurselves(d ca.Draft) ([]ca.Finding, error) {
 	}
 	if authority := d.Kind == ca.LintRoot || d.Kind == ca.LintIssuing; cert.IsCA != authority {
 		fault("e_secsy_authority", "basicConstraints say CA %t", cert.IsCA)
+	}
+	if wrong := noRevAvail(cert); wrong != "" {
+		fault("e_secsy_no_rev_avail", "noRevAvail %s", wrong)
 	}
 	if d.Issuer == nil {
 		if !bytes.Equal(cert.RawIssuer, cert.RawSubject) {
