@@ -351,7 +351,7 @@ func profile(p config.Profile) ca.Profile {
 		Name: string(p.Name), Validity: p.Validity.Std(), Backdate: p.Backdate.Std(),
 		KeyUsages: p.KeyUsages, ExtKeyUsages: p.ExtendedKeyUsages, MaxNames: p.MaxNames, CommonName: ca.CNPolicy(p.CommonName),
 		PermittedIP: prefixes(p.PermittedIP), ExcludedIP: prefixes(p.ExcludedIP),
-		OmitOCSP: !p.OCSP, OmitCRL: !p.CRL, OmitCAIssuers: !p.CAIssuers, RequestedDates: p.AllowRequestedValidity,
+		OmitOCSP: !p.OCSP, OmitCRL: !p.CRL, OmitCAIssuers: !p.CAIssuers, NoRevAvail: p.NoRevAvail, RequestedDates: p.AllowRequestedValidity,
 	}
 	for _, i := range p.Issuers {
 		out.Issuers = append(out.Issuers, string(i))

@@ -186,6 +186,7 @@ func (o *InitOptions) config() ([]byte, error) {
 	}
 	c.Issuers = []config.Issuer{{
 		Name: issuingLabel, Certificate: issuingFile, Root: rootFile, Key: config.KeyRef(o.KeyPrefix + issuingLabel), Active: true,
+		CRL: config.IssuerCRL{Shards: 1},
 	}}
 	b := c.MarshalCommented()
 	parsed, err := config.Parse(filepath.Join(o.Dir, configFile), b)

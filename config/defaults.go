@@ -143,7 +143,7 @@ func DefaultProfile(name Name) Profile {
 type defaulter interface{ setDefaults() }
 
 func (d *Directory) setDefaults() { *d = Directory{ExternalAccountBinding: BindingOff} }
-func (i *Issuer) setDefaults()    { *i = Issuer{Active: true} }
+func (i *Issuer) setDefaults()    { *i = Issuer{Active: true, CRL: IssuerCRL{Shards: 1}} }
 func (p *Profile) setDefaults()   { *p = DefaultProfile("") }
 
 // resolve makes relative paths absolute, from the folder of the file, and fills

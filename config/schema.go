@@ -525,6 +525,30 @@ type Issuer struct {
 
 	// Whether it issues new certificates. Otherwise it only signs status.
 	Active bool `yaml:"active"`
+
+	// How its revocation list is cut.
+	CRL IssuerCRL `yaml:"crl"`
+}
+
+// An IssuerCRL is how an issuer's revocation list is cut.
+type IssuerCRL struct {
+	// Parts that new certificates are spread over, each with a list and an address
+	// of its own; 1: none, certificates name the complete list. May be changed at
+	// any time: certificates keep the part that they name, and parts stay as long
+	// as any of theirs may be valid.
+	Shards int `yaml:"shards" allow:"1..256"`
+
+	// How often the changes since the last scheduled list are put into a short
+	// delta list, beside one after each revocation. 0s: no deltas. At most
+	// crl.period.
+	Delta Duration `yaml:"delta" allow:"0s..24h"`
+
+	// Whether certificates, too, say where the delta is. Otherwise only lists do.
+	DeltaInCertificates bool `yaml:"delta_in_certificates"`
+
+	// How long revoked certificates stay on lists past their expiry; lists then say
+	// so. 0s: they leave after one scheduled list past it.
+	KeepExpired Duration `yaml:"keep_expired" allow:"0s..3650d"`
 }
 
 // A Profile is one kind of certificate.
@@ -582,6 +606,11 @@ type Profile struct {
 
 	// Whether the certificate says where its CRL is.
 	CRL bool `yaml:"crl"`
+
+	// Whether the certificate says that nothing is to be had of its status (RFC
+	// 9608). Needs ocsp and crl to be false; under policy public, a validity of at
+	// most 7d.
+	NoRevAvail bool `yaml:"no_rev_avail"`
 
 	// Whether the certificate says where its issuer's certificate is.
 	CAIssuers bool `yaml:"ca_issuers"`

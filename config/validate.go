@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Limits of the public policy that hold whatever the date. The CA itself
@@ -14,6 +15,9 @@ const (
 	publicValidity = Duration(200 * day) // Baseline Requirements §6.3.2
 	publicReuse    = Duration(200 * day) // Baseline Requirements §4.2.1
 )
+
+// minDelta is how often a delta CRL may be signed.
+const minDelta = Duration(5 * time.Minute)
 
 // maxSocketPath is what sockaddr_un holds on the smallest of our systems, NUL included.
 const maxSocketPath = 104
@@ -220,6 +224,18 @@ func (c *Config) checkIssuers(r *report) {
 		if is.Key.IsURI() {
 			c.checkKeyURI(r, fmt.Sprintf("issuers[%d].key", i), string(is.Key))
 		}
+		c.checkIssuerCRL(r, func(name string) string { return fmt.Sprintf("issuers[%d].crl.%s", i, name) }, is.CRL)
+	}
+}
+
+func (c *Config) checkIssuerCRL(r *report, key func(string) string, l IssuerCRL) {
+	switch {
+	case l.Delta > c.CRL.Period:
+		r.add(key("delta"), "%s is more than crl.period, %s: a delta that is as rare as whole lists says nothing new", l.Delta, c.CRL.Period)
+	case l.Delta > 0 && l.Delta < minDelta:
+		r.add(key("delta"), "%s: want 0s for none, or at least %s", l.Delta, minDelta)
+	case l.Delta == 0 && l.DeltaInCertificates:
+		r.add(key("delta_in_certificates"), "there is no delta to point to: set delta, or this to false")
 	}
 }
 
@@ -305,6 +321,10 @@ func (c *Config) checkProfile(r *report, key func(string) string, p Profile, iss
 	}
 	if p.OCSP && !c.OCSP.Enabled {
 		r.add(key("ocsp"), "the responder is off: set ocsp.enabled, or this to false")
+	}
+	// RFC 9608 §3.
+	if p.NoRevAvail && (p.OCSP || p.CRL) {
+		r.add(key("no_rev_avail"), "says that there is no status, beside what says where it is: set ocsp and crl to false, or this")
 	}
 }
 
