@@ -157,7 +157,8 @@ func (a *app) buildStatus(context.Context) error {
 		st := store.NewOCSP(a.db)
 		a.ocsp, err = ocsp.New(ocsp.Config{
 			Issuers: a.issuers, Source: st, Responders: st, CA: a.ca, Ledger: store.NewCA(a.db).PlainLedger(), Keys: a.keys, Path: ocspPath,
-			Validity: a.cfg.OCSP.Validity.Std(), IgnoreNonce: a.cfg.OCSP.Nonce == config.NonceIgnore,
+			Validity: a.cfg.OCSP.Validity.Std(), Nonce: ocsp.Nonces(a.cfg.OCSP.Nonce),
+			Archive: a.cfg.OCSP.Archive.Std(), RevokeUnissued: a.cfg.OCSP.Unissued == config.UnissuedRevoked,
 			Limiter: a.limiter,
 			Logger:  a.log.With("room", "ocsp"), Registerer: a.registry,
 		})

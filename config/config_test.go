@@ -363,6 +363,16 @@ func TestCAAIsKeptToWhereItCanMeanThisCA(t *testing.T) {
 	}
 }
 
+func TestUnissuedSerialsAreNeverOnHoldUnderPolicyPublic(t *testing.T) {
+	t.Parallel()
+	const public = "policy: public\nacme: {caa_identities: [ca.example.org], validation: {dnssec: ad, resolver: \"127.0.0.1:53\"}}\n"
+	mustParse(t, "ocsp: {unissued: revoked}\n")
+	_, err := Parse("c.yaml", []byte(public+"ocsp: {unissued: revoked}\n"))
+	if got, ok := errors.AsType[Errors](err); !ok || len(got) != 1 || got[0].Key != "ocsp.unissued" {
+		t.Errorf("%v; want one about ocsp.unissued", err)
+	}
+}
+
 func TestChallengesAndResolverGoTogether(t *testing.T) {
 	t.Parallel()
 	for text, key := range map[string]string{

@@ -37,7 +37,11 @@ const (
 	DNSSECAD  = "ad"
 
 	NonceEcho   = "echo"
+	NonceInsist = "insist"
 	NonceIgnore = "ignore"
+
+	UnissuedUnauthorized = "unauthorized"
+	UnissuedRevoked      = "revoked"
 )
 
 const day = 24 * time.Hour
@@ -110,7 +114,7 @@ func Default() *Config {
 				PerspectiveTimeout: Duration(15 * time.Second),
 			},
 		},
-		OCSP: OCSP{Enabled: true, Validity: Duration(4 * day), Nonce: NonceIgnore},
+		OCSP: OCSP{Enabled: true, Validity: Duration(4 * day), Nonce: NonceIgnore, Unissued: UnissuedUnauthorized},
 		CRL: CRL{
 			Period:          Duration(12 * time.Hour),
 			Validity:        Duration(7 * day),

@@ -270,10 +270,11 @@ type Bucket struct {
 
 // An EndpointLimit is for one class of endpoints.
 type EndpointLimit struct {
-	// The class. ocsp_sign are OCSP answers that must be signed; acme is all of
-	// ACME that has no class of its own, and none are paths that do not exist.
+	// The class. ocsp_sign are OCSP answers that must be signed, ocsp_nonce those of
+	// them that serve one requester only; acme is all of ACME that has no class of
+	// its own, and none are paths that do not exist.
 	// Revocation has none: it is never limited.
-	Name string `yaml:"name" required:"true" example:"acme_new_account" allow:"acme|acme_directory|acme_new_nonce|acme_renewal_info|acme_new_account|acme_new_order|ocsp|ocsp_sign|crl|aia|none"`
+	Name string `yaml:"name" required:"true" example:"acme_new_account" allow:"acme|acme_directory|acme_new_nonce|acme_renewal_info|acme_new_account|acme_new_order|ocsp|ocsp_sign|ocsp_nonce|crl|aia|none"`
 
 	// Each client, at this class.
 	PerIP Bucket `yaml:"per_ip"`
@@ -916,9 +917,21 @@ type OCSP struct {
 	// From thisUpdate to nextUpdate of a response. They are signed anew at half of it.
 	Validity Duration `yaml:"validity" allow:"8h..10d"`
 
-	// What to do with a nonce in a request (RFC 9654). "echo" signs an answer
-	// for each such request; "ignore" gives the ready one, as RFC 5019 has it.
-	Nonce string `yaml:"nonce" allow:"echo|ignore"`
+	// What to do with a nonce in a request (RFC 9654). "echo" signs an answer for
+	// each such request, and leaves the nonce out when there is no time for that;
+	// "insist" would then rather say that the client should come back later;
+	// "ignore" gives the ready answer, as RFC 9919 has it.
+	Nonce string `yaml:"nonce" allow:"echo|insist|ignore"`
+
+	// How long after its end a certificate is answered for. All responses then have
+	// the archive cutoff (RFC 6960 §4.4.4). 0: an expired one is unauthorized, as one
+	// that was never issued.
+	Archive Duration `yaml:"archive" allow:"0s..36500d"`
+
+	// What is said of a serial number that was never assigned. "unauthorized" costs
+	// no signature; "revoked" is signed, with the extended definition of revoked
+	// (RFC 6960 §2.2), and is for policy internal only.
+	Unissued string `yaml:"unissued" allow:"unauthorized|revoked"`
 }
 
 // CRL is the revocation lists.

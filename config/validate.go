@@ -394,6 +394,11 @@ func (c *Config) checkPublic(r *report) {
 	if len(v.Allow) > 0 {
 		r.add("acme.validation.allow", "not allowed under policy public")
 	}
+	if c.OCSP.Unissued == UnissuedRevoked {
+		// Baseline Requirements §4.9.13: OCSP says of none that it is on hold, which
+		// is the reason that RFC 6960 §2.2 wants here.
+		r.add("ocsp.unissued", "under policy public it is %s", UnissuedUnauthorized)
+	}
 	if c.ACME.AutoRenewal.Enabled {
 		// Baseline Requirements §4.9.1.1: whoever has a certificate may have it
 		// revoked, which RFC 8739 §3.1.2 has refused.

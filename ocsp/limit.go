@@ -27,8 +27,8 @@ type asker struct {
 	paid   bool
 }
 
-func (s *Server) asker(ctx context.Context) *asker {
-	return &asker{limit: s.signLimit, source: peer.From(ctx).Addr}
+func (s *Server) asker(ctx context.Context, limit *ratelimit.Endpoint) *asker {
+	return &asker{limit: limit, source: peer.From(ctx).Addr}
 }
 
 // pay charges one signature, however often it is tried to make it. The error is

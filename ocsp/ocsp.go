@@ -26,6 +26,14 @@ type Status struct {
 	RevokedAt time.Time // zero: not revoked
 	Reason    ca.Reason
 	NotAfter  time.Time
+
+	unissued bool // no certificate has this serial
+}
+
+// unissued is what the extended definition of "revoked" says of a serial that no
+// certificate has (RFC 6960 §2.2).
+func unissued() Status {
+	return Status{RevokedAt: time.Unix(0, 0), Reason: ca.CertificateHold, unissued: true}
 }
 
 // same reports whether a response made for s still tells the truth about o.

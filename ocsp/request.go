@@ -27,7 +27,9 @@ var (
 	oidBasic               = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 48, 1, 1}
 	oidNonce               = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 48, 1, 2}
 	oidAcceptableResponses = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 48, 1, 4}
+	oidArchiveCutoff       = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 48, 1, 6}
 	oidPreferredSignatures = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 48, 1, 8}
+	oidExtendedRevoke      = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 48, 1, 9}
 
 	oidSHA1   = asn1.ObjectIdentifier{1, 3, 14, 3, 2, 26}
 	oidSHA256 = asn1.ObjectIdentifier{2, 16, 840, 1, 101, 3, 4, 2, 1}

@@ -27,6 +27,9 @@ type response struct {
 	producedAt time.Time
 	singles    []single
 	nonce      []byte // nil: none
+
+	extendedRevoke bool      // one is revoked that was never issued
+	archiveCutoff  time.Time // zero: nothing is said about expired certificates
 }
 
 // A single is the answer about one certificate.
@@ -140,19 +143,19 @@ func (d *delegate) responseData(r *response) ([]byte, error) {
 		b.AddASN1GeneralizedTime(r.producedAt.UTC())
 		b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
 			for _, s := range r.singles {
-				addSingle(b, s)
+				addSingle(b, s, r.archiveCutoff)
 			}
 		})
-		if r.nonce != nil {
+		if r.nonce != nil || r.extendedRevoke {
 			b.AddASN1(explicit(1), func(b *cryptobyte.Builder) {
-				b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) { addNonce(b, r.nonce) })
+				b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) { addResponseExtensions(b, r) })
 			})
 		}
 	})
 	return b.Bytes()
 }
 
-func addSingle(b *cryptobyte.Builder, s single) {
+func addSingle(b *cryptobyte.Builder, s single, archiveCutoff time.Time) {
 	b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
 		b.AddBytes(s.certID)
 		if s.status.revoked() {
@@ -162,6 +165,13 @@ func addSingle(b *cryptobyte.Builder, s single) {
 		}
 		b.AddASN1GeneralizedTime(s.thisUpdate.UTC())
 		b.AddASN1(explicit(0), func(b *cryptobyte.Builder) { b.AddASN1GeneralizedTime(s.nextUpdate.UTC()) })
+		if !archiveCutoff.IsZero() && !s.status.unissued {
+			b.AddASN1(explicit(1), func(b *cryptobyte.Builder) {
+				b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
+					addExtension(b, oidArchiveCutoff, func(b *cryptobyte.Builder) { b.AddASN1GeneralizedTime(archiveCutoff.UTC()) })
+				})
+			})
+		}
 	})
 }
 
@@ -176,10 +186,25 @@ func addRevokedInfo(b *cryptobyte.Builder, s single) {
 	}
 }
 
+func addResponseExtensions(b *cryptobyte.Builder, r *response) {
+	if r.nonce != nil {
+		addNonce(b, r.nonce)
+	}
+	if r.extendedRevoke {
+		addExtension(b, oidExtendedRevoke, func(b *cryptobyte.Builder) { b.AddASN1NULL() })
+	}
+}
+
 func addNonce(b *cryptobyte.Builder, nonce []byte) {
+	addExtension(b, oidNonce, func(b *cryptobyte.Builder) { b.AddASN1OctetString(nonce) })
+}
+
+// addExtension never marks one critical: there are clients that abort at any
+// critical extension in a response.
+func addExtension(b *cryptobyte.Builder, oid asn1.ObjectIdentifier, value cryptobyte.BuilderContinuation) {
 	b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
-		b.AddASN1ObjectIdentifier(oidNonce)
-		b.AddASN1(casn1.OCTET_STRING, func(b *cryptobyte.Builder) { b.AddASN1OctetString(nonce) })
+		b.AddASN1ObjectIdentifier(oid)
+		b.AddASN1(casn1.OCTET_STRING, value)
 	})
 }
 

@@ -48,17 +48,36 @@ type Config struct {
 	CacheSize     int            // responses kept in memory, twice as many at most; 0 means 20,000
 	ReadTimeout   time.Duration  // the longest wait for the store; 0 means 5 seconds
 	SignTimeout   time.Duration  // the longest that signing for one request may take; 0 means 10 seconds
-	IgnoreNonce   bool           // answer without nonce, as RFC 9919 §3.2.1 allows
+	Nonce         Nonces         // what becomes of a nonce; "" means EchoNonce
+	// Archive is how long after its end a certificate is answered for, with the
+	// archive cutoff of RFC 6960 §4.4.4 in all responses. 0: not at all.
+	Archive time.Duration
+	// RevokeUnissued has serials that were never assigned signed as revoked, by the
+	// extended definition of RFC 6960 §2.2. Each costs a signature, which pays as a
+	// nonce does. Otherwise they are unauthorized, and cost none.
+	RevokeUnissued bool
 
 	Logger     *slog.Logger          // nil: discarded
 	Registerer prometheus.Registerer // nil: no metrics
 	Now        func() time.Time      // nil: time.Now
 }
 
+// Nonces says what becomes of a request's nonce (RFC 9654).
+type Nonces string
+
+// The ways with nonces. RFC 9919 §3.2.1 allows an answer without.
+const (
+	EchoNonce   Nonces = "echo"   // into an answer of its own, or left out when there is no time for one
+	InsistNonce Nonces = "insist" // into an answer of its own, or there is none
+	IgnoreNonce Nonces = "ignore" // the answer is what everybody gets
+)
+
 // Limits of BR §4.9.10 on the validity of a response.
 const (
 	minValidity = 8 * time.Hour
 	maxValidity = 10 * 24 * time.Hour
+	// unissuedValidity is short, as the serial may be assigned yet.
+	unissuedValidity = time.Hour
 	// backdate is for clients whose clocks are behind.
 	backdate = time.Minute
 	// retryRefresh is how long an answer that could not be renewed is sent
@@ -96,6 +115,13 @@ func (c Config) withDefaults() (Config, error) {
 	if least := min(minValidity, c.Validity/2); c.RefreshMargin < least || c.RefreshMargin >= c.Validity {
 		return c, fmt.Errorf("ocsp: refresh margin %v is not between %v and the validity", c.RefreshMargin, least)
 	}
+	switch c.Nonce {
+	case "":
+		c.Nonce = EchoNonce
+	case EchoNonce, InsistNonce, IgnoreNonce:
+	default:
+		return c, fmt.Errorf("ocsp: nonce %q is none of %s, %s and %s", c.Nonce, EchoNonce, InsistNonce, IgnoreNonce)
+	}
 	if c.MaxAge == 0 {
 		c.MaxAge = time.Hour
 	}
@@ -108,8 +134,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.SignTimeout == 0 {
 		c.SignTimeout = 10 * time.Second
 	}
-	if c.MaxAge < 0 || c.CacheSize < 0 || c.ReadTimeout < 0 || c.SignTimeout < 0 {
-		return c, errors.New("ocsp: negative max age, cache size or timeout")
+	if c.MaxAge < 0 || c.CacheSize < 0 || c.ReadTimeout < 0 || c.SignTimeout < 0 || c.Archive < 0 {
+		return c, errors.New("ocsp: negative max age, cache size, timeout or archive")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -127,8 +153,9 @@ type Server struct {
 	byHash    map[issuerHash]*post
 	cache     *cache
 	flights   singleflight.Group
-	limit     *ratelimit.Endpoint // of all requests
-	signLimit *ratelimit.Endpoint // of those that need a signature
+	limit      *ratelimit.Endpoint // of all requests
+	signLimit  *ratelimit.Endpoint // of those that need a signature
+	nonceLimit *ratelimit.Endpoint // of those that need one which nobody else has use for
 	metrics   *metrics
 	faults    faultLog
 }
@@ -153,8 +180,9 @@ func New(cfg Config) (*Server, error) {
 		cache:  newCache(cfg.CacheSize),
 		faults: faultLog{log: cfg.Logger, now: cfg.Now},
 
-		limit:     cfg.Limiter.Endpoint("ocsp", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: answerCost, SkipGlobal: true}),
-		signLimit: cfg.Limiter.Endpoint("ocsp_sign", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: signCost}),
+		limit:      cfg.Limiter.Endpoint("ocsp", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: answerCost, SkipGlobal: true}),
+		signLimit:  cfg.Limiter.Endpoint("ocsp_sign", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: signCost}),
+		nonceLimit: cfg.Limiter.Endpoint("ocsp_nonce", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: signCost}),
 	}
 	for i, is := range cfg.Issuers {
 		if err := s.addIssuer(i, is); err != nil {
@@ -203,17 +231,21 @@ func (s *Server) answer(ctx context.Context, req *request) (a *answer, cacheable
 		return nil, false, err
 	}
 	nonce := req.nonce
-	if s.cfg.IgnoreNonce {
+	if s.cfg.Nonce == IgnoreNonce {
 		nonce = nil
 	}
-	if len(req.certIDs) == 1 && nonce == nil {
+	one := len(req.certIDs) == 1 && !statuses[0].unissued
+	if one && nonce == nil {
 		a, err = s.shared(ctx, nil, p, req.certIDs[0], statuses[0])
 		return a, req.nonce == nil, err
 	}
-	who := s.asker(ctx)
+	who := s.asker(ctx, s.nonceLimit)
 	a, err = s.single(ctx, who, p, req.certIDs, statuses, nonce)
-	if len(req.certIDs) == 1 && ctx.Err() == nil && (turnedAway(err) || passing(err)) {
+	if one && s.cfg.Nonce == EchoNonce && ctx.Err() == nil && (turnedAway(err) || passing(err)) {
 		// RFC 9919 §3.2.1: an answer without the nonce is better than none.
+		if !who.paid {
+			who = nil
+		}
 		if shared, e := s.shared(ctx, who, p, req.certIDs[0], statuses[0]); e == nil {
 			return shared, false, nil
 		}
@@ -249,8 +281,9 @@ func (s *Server) postFor(req *request) (*post, error) {
 	return found, nil
 }
 
-// statuses reads the state of every certificate asked about. If one was never
-// assigned there is no signature at all: random serials must not buy any.
+// statuses reads the state of every certificate asked about. If there is no
+// record of one there is no signature at all, unless the operator wants it so:
+// random serials must not buy any.
 func (s *Server) statuses(ctx context.Context, p *post, req *request) ([]Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadTimeout)
 	defer cancel()
@@ -262,25 +295,35 @@ func (s *Server) statuses(ctx context.Context, p *post, req *request) ([]Status,
 			return nil, unauthorized
 		}
 		st, err := s.cfg.Source.Status(ctx, p.issuer.ID, serial)
-		switch {
-		case errors.Is(err, ca.ErrNotFound):
-			return nil, unauthorized
-		case err != nil:
+		if err != nil && !errors.Is(err, ca.ErrNotFound) {
 			return nil, fmt.Errorf("looking up %s: %w", serial, err)
 		}
-		switch st.State {
-		case ca.Issued, ca.Abandoned:
-		case ca.Pending:
-			pending = true
-		default: // void: there is no such certificate
-			return nil, unauthorized
+		if st, err = s.ruled(st, err == nil); err != nil {
+			return nil, err
 		}
+		pending = pending || st.State == ca.Pending
 		out = append(out, st)
 	}
 	if pending {
 		return nil, tryLater
 	}
 	return out, nil
+}
+
+// ruled is what is said of a certificate of which the store has st, or nothing.
+func (s *Server) ruled(st Status, known bool) (Status, error) {
+	void := st.State != ca.Issued && st.State != ca.Abandoned && st.State != ca.Pending
+	switch {
+	case !known || void: // there is no such certificate
+		if !s.cfg.RevokeUnissued {
+			return st, unauthorized
+		}
+		return unissued(), nil
+	case !s.cfg.Now().Before(st.NotAfter.Add(s.cfg.Archive)):
+		// RFC 9919 §3.2.3: no record is kept of what has expired.
+		return st, unauthorized
+	}
+	return st, nil
 }
 
 func keyOf(p *post, id certID) cacheKey { return cacheKey{issuer: p.index, certID: string(id.raw)} }
@@ -296,7 +339,7 @@ func (s *Server) shared(ctx context.Context, who *asker, p *post, id certID, st 
 		return have, nil
 	}
 	if who == nil {
-		who = s.asker(ctx)
+		who = s.asker(ctx, s.signLimit)
 	}
 	// The store has been asked: what is signed for all is kept even if the one
 	// who asked goes away.
@@ -442,7 +485,7 @@ func (s *Server) sign(ctx context.Context, p *post, ids []certID, statuses []Sta
 	life := r.singles[0].nextUpdate.Sub(r.singles[0].thisUpdate)
 	return &answer{
 		body:       body,
-		etag:       `"` + hex.EncodeToString(sum[:16]) + `"`,
+		etag:       `"` + hex.EncodeToString(sum[:]) + `"`,
 		producedAt: r.producedAt,
 		nextUpdate: soonest(r.singles),
 		refreshAt:  r.singles[0].nextUpdate.Add(-min(s.cfg.RefreshMargin, life/2)),
@@ -484,6 +527,9 @@ func outcome(err error) string {
 // §3.2.4 knows no fractions.
 func (s *Server) draft(d *delegate, now time.Time, ids []certID, statuses []Status, nonce []byte) *response {
 	r := &response{producedAt: now.UTC().Truncate(time.Second), nonce: nonce}
+	if s.cfg.Archive > 0 {
+		r.archiveCutoff = r.producedAt.Add(-s.cfg.Archive)
+	}
 	for i, id := range ids {
 		st := statuses[i]
 		this := r.producedAt.Add(-backdate)
@@ -496,6 +542,10 @@ func (s *Server) draft(d *delegate, now time.Time, ids []certID, statuses []Stat
 			this = r.producedAt
 		}
 		next := this.Add(s.cfg.Validity)
+		if st.unissued {
+			r.extendedRevoke = true
+			next = this.Add(unissuedValidity)
+		}
 		// Some clients refuse an answer that outlives the certificate.
 		for _, end := range []time.Time{d.cert.NotAfter, st.NotAfter} {
 			if end.Before(next) && end.After(now) {

@@ -39,8 +39,6 @@ func TestStatesBecomeAnswers(t *testing.T) {
 		"revoked, key lost":        {Status{State: ca.Issued, RevokedAt: at, Reason: 1}, xocsp.Revoked, 1},
 		"revoked, superseded":      {Status{State: ca.Issued, RevokedAt: at, Reason: 4}, xocsp.Revoked, 4},
 		"abandoned":                {Status{State: ca.Abandoned, RevokedAt: at, Reason: 5}, xocsp.Revoked, 5},
-		"expired, still good":      {Status{State: ca.Issued, NotAfter: at}, xocsp.Good, 0},
-		"expired, still revoked":   {Status{State: ca.Issued, NotAfter: at, RevokedAt: at, Reason: 3}, xocsp.Revoked, 3},
 		"revoked at this instant":  {Status{State: ca.Issued, RevokedAt: time.Now()}, xocsp.Revoked, 0},
 		"abandoned, no hour known": {Status{State: ca.Abandoned}, xocsp.Revoked, 0},
 	} {
@@ -187,7 +185,7 @@ func TestNonceComesBackAndIsNeverCached(t *testing.T) {
 func TestNonceMayBeLeftOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	s := w.server(func(c *Config) { c.IgnoreNonce = true })
+	s := w.server(func(c *Config) { c.Nonce = IgnoreNonce })
 	c := w.leaf(0, 5, Status{State: ca.Issued})
 	for range 3 {
 		rec := doPost(s, encodeRequest(t, idsOf(t, w.query(0, c, crypto.SHA1)), []byte("0123456789abcdef")), requestType)
