@@ -38,11 +38,11 @@ func beginIntent(ctx context.Context, tx Tx, in ca.Intent) error {
 		return fmt.Errorf("encoding names: %w", err)
 	}
 	n, err := tx.Exec(ctx, `INSERT INTO certificates (serial, id, issuer, profile, state, tbs, spki_hash, names, requester,
-			not_before, not_after, created_at, lease_until, names_hash)
-		VALUES ($1, $2, $3, $4, 'pending', $5, $6, $7, $8, $9, $10, $11, $12, $13)
+			not_before, not_after, created_at, lease_until, names_hash, crl_shard)
+		VALUES ($1, $2, $3, $4, 'pending', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 		ON CONFLICT (serial) DO NOTHING`,
 		string(in.Serial), in.ID, string(in.Issuer), in.Profile, in.TBS, hex.EncodeToString(in.SPKIHash[:]), string(names), in.Requester.Actor,
-		micros(in.NotBefore), micros(in.NotAfter), micros(in.CreatedAt), micros(in.LeaseUntil), namesHash(in.Names))
+		micros(in.NotBefore), micros(in.NotAfter), micros(in.CreatedAt), micros(in.LeaseUntil), namesHash(in.Names), int64(in.CRLShard))
 	if err != nil {
 		return fmt.Errorf("recording intent: %w", err)
 	}

@@ -33,6 +33,7 @@ func TestEngines(t *testing.T) {
 		{"acmecaa", storetest.ACMECAA},
 		{"stars", storetest.Stars},
 		{"status", storetest.Status},
+		{"crlshards", storetest.CRLShards},
 		{"admission", storetest.Admission},
 		{"acmenonces", storetest.ACMENonces},
 		{"acmecontested", storetest.ACMEContested},

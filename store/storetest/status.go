@@ -47,13 +47,17 @@ const (
 // statusNow is a time that every engine gives back as it was.
 func statusNow() time.Time { return time.Now().UTC().Truncate(time.Second) }
 
-// statusBegin records the intent for one serial.
-func statusBegin(t *testing.T, db *store.DB, issuer ca.IssuerID, serial ca.Serial, notAfter time.Time) ca.Intent {
-	t.Helper()
-	in := ca.Intent{
+func statusIntent(issuer ca.IssuerID, serial ca.Serial, notAfter time.Time) ca.Intent {
+	return ca.Intent{
 		ID: audit.NewID(), Serial: serial, Issuer: issuer, Profile: "p", TBS: []byte{1}, NotBefore: statusNow().Add(-time.Hour),
 		NotAfter: notAfter, Requester: ca.Requester{Actor: "system"}, CreatedAt: statusNow(), LeaseUntil: statusNow().Add(time.Minute),
 	}
+}
+
+// statusBegin records the intent for one serial.
+func statusBegin(t *testing.T, db *store.DB, issuer ca.IssuerID, serial ca.Serial, notAfter time.Time) ca.Intent {
+	t.Helper()
+	in := statusIntent(issuer, serial, notAfter)
 	if err := store.NewCA(db).PlainLedger().Begin(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
