@@ -135,7 +135,7 @@ func (a *app) openIssuer(ctx context.Context, c config.Issuer) (*ca.Issuer, erro
 	if pub, ok := cert.PublicKey.(interface{ Equal(x crypto.PublicKey) bool }); !ok || !pub.Equal(key.Public()) {
 		return nil, fmt.Errorf("key %s is not the key of %s", c.Key, c.Certificate)
 	}
-	is := &ca.Issuer{ID: ca.IDOf(cert), Name: string(c.Name), Cert: cert, Chain: chain, Alternates: alternates, Key: key, Active: c.Active}
+	is := &ca.Issuer{ID: ca.IDOf(cert), Name: string(c.Name), Cert: cert, Chain: chain, Alternates: alternates, Key: key, Active: c.Active, Hold: c.Hold}
 	if base := strings.TrimSuffix(string(a.cfg.Listen.HTTP.ExternalURL), "/"); base != "" {
 		if a.cfg.OCSP.Enabled {
 			is.OCSPURL = base + ocspPath

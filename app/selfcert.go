@@ -132,7 +132,7 @@ type selfCert struct {
 // onRevoke has a revoked certificate replaced at once. It never blocks.
 func (s *selfCert) onRevoke(r ca.Revoked) {
 	c := s.current.Load()
-	if c == nil || ca.SerialOf(c.Leaf.SerialNumber) != r.Serial {
+	if c == nil || r.Reason == ca.RemoveFromCRL || ca.SerialOf(c.Leaf.SerialNumber) != r.Serial {
 		return
 	}
 	select {

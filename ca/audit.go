@@ -55,6 +55,8 @@ type abortDetail struct {
 type revokedDetail struct {
 	Reason   int    `json:"reason"`
 	Name     string `json:"reason_name"`
+	At       string `json:"revoked_at"` // a time that is there already stays, unless this one is earlier
+	Invalid  string `json:"invalid_since,omitempty"`
 	BlockKey bool   `json:"block_key,omitempty"`
 }
 
@@ -117,8 +119,17 @@ func Hung(cause error) bool {
 	return ok
 }
 
-func (r Revocation) entry() audit.Entry {
-	return r.Requester.entry(ActionRevoked, r.Serial, revokedDetail{Reason: int(r.Reason), Name: r.Reason.String(), BlockKey: r.BlockKey})
+// Entry is the audit entry of a revocation.
+func (r Revocation) Entry() audit.Entry {
+	action := ActionRevoked
+	if r.Reason == CertificateHold {
+		action = ActionHeld
+	}
+	d := revokedDetail{Reason: int(r.Reason), Name: r.Reason.String(), At: r.At.UTC().Format(time.RFC3339), BlockKey: r.BlockKey}
+	if !r.InvalidityAt.IsZero() {
+		d.Invalid = r.InvalidityAt.UTC().Format(time.RFC3339)
+	}
+	return r.Requester.entry(action, r.Serial, d)
 }
 
 func (r Requester) entry(action string, s Serial, detail any) audit.Entry {

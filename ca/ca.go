@@ -130,10 +130,37 @@ type Reason int
 type Revocation struct {
 	Serial       Serial
 	Reason       Reason
-	At           time.Time
+	At           time.Time // zero: now
 	InvalidityAt time.Time // since when the key is known or feared to be lost (RFC 5280 §5.3.2); zero: not said
 	Requester    Requester
-	BlockKey     bool // never certify this public key again (keyCompromise proven or said)
+	BlockKey     bool     // never certify this public key again (keyCompromise proven or said)
+	SHA256       [32]byte // of the certificate that is meant; zero: whichever has the serial
+}
+
+// Apply returns what rec becomes by r: ErrNotFound for what was never issued,
+// ErrAlreadyRevoked where r changes nothing.
+//
+// What is revoked is revoked once more only for keyCompromise, or to say that
+// the key was lost earlier than was known: the time goes back and never forth.
+// What is on hold may be revoked for any other reason, and keeps the time of the
+// hold (X.509, reason code extension).
+func (r Revocation) Apply(rec Record) (Record, error) {
+	compromise := r.Reason == KeyCompromise
+	earlier := compromise && r.At.Before(rec.RevokedAt)
+	switch {
+	case rec.State != Issued:
+		return rec, ErrNotFound
+	case !rec.Revoked(), earlier:
+		rec.RevokedAt = r.At
+	case rec.Reason == CertificateHold && r.Reason != CertificateHold, compromise && rec.Reason != KeyCompromise:
+	default:
+		return rec, ErrAlreadyRevoked
+	}
+	rec.Reason = r.Reason
+	if !r.InvalidityAt.IsZero() {
+		rec.InvalidityAt = r.InvalidityAt
+	}
+	return rec, nil
 }
 
 // A Ledger makes one issuance durable, in the terms of the edge that asked for
@@ -152,21 +179,24 @@ type Ledger interface {
 	Abort(ctx context.Context, in Intent, cause error) error
 }
 
+// MaxRevocations is how many one RevokeAll takes.
+const MaxRevocations = 200
+
 // A Store is what the CA itself asks of the database, beside Ledgers.
 type Store interface {
 	// Record returns ErrNotFound for a serial never assigned.
 	Record(ctx context.Context, s Serial) (Record, error)
-	// Revoke moves an issued, unrevoked certificate to revoked, with e in the
-	// same transaction: ErrAlreadyRevoked, ErrNotFound (also for one that is
-	// not Issued). A revoked certificate may be revoked once more only to turn
-	// its reason into keyCompromise, or to say that the key was lost earlier than
-	// was known: the time goes back and never forth. One on hold may be revoked
-	// for any other reason.
+	// RecordsOf is Record for up to MaxRevocations serials; those never assigned are left out.
+	RecordsOf(ctx context.Context, serials []Serial) ([]Record, error)
+	// Revoke does what r.Apply says of what is there, with e in the same transaction.
 	//
 	// Each change of status takes the next number of its issuer in the same
 	// transaction (Record.StatusSeq), and whoever reads one number sees all
 	// changes below it.
 	Revoke(ctx context.Context, r Revocation, e audit.Entry) error
+	// RevokeAll is Revoke for up to MaxRevocations in one transaction, with their
+	// own entries. errs says why one of them changed nothing, nil for none.
+	RevokeAll(ctx context.Context, rs []Revocation) (errs []error, err error)
 	// Release ends a hold, with e in the same transaction: ErrNotHeld for what is
 	// not on hold, ErrNotFound for a serial never assigned.
 	Release(ctx context.Context, s Serial, e audit.Entry) error
@@ -207,8 +237,10 @@ const (
 	BadValidity        Code = "badValidity"        // notBefore/notAfter not allowed
 	UnknownProfile     Code = "unknownProfile"
 	BadReason          Code = "badRevocationReason"
-	BadCertificate     Code = "badCertificate" // what was sent to be revoked is no certificate
-	Busy               Code = "busy"           // later; RetryAfter is set
+	HoldForbidden      Code = "holdForbidden"     // by the issuer's configuration
+	BadInvalidity      Code = "badInvalidityDate" // not in the past
+	BadCertificate     Code = "badCertificate"    // what was sent to be revoked is no certificate
+	Busy               Code = "busy"              // later; RetryAfter is set
 	Forbidden          Code = "forbidden"
 )
 

@@ -23,6 +23,7 @@ type Issuer struct {
 	Alternates [][]*x509.Certificate
 	Key        keys.Key
 	Active     bool // new certificates are issued from it; otherwise only status is signed
+	Hold       bool // its certificates may be put on hold; never under the public policy
 
 	OCSPURL string // http://…/ocsp
 	CRLURL  string // http://…/crl/ID.crl

@@ -52,12 +52,12 @@ func (r Reason) String() string {
 }
 
 // check says whether the certificate of an end entity may be revoked for r.
-// BR §7.2.2 knows no others for subscribers; 2 and 10 are about authorities,
-// and a hold (6, ended by 8) could be lifted, which nothing here can do.
+// BR §7.2.2 knows no others for subscribers but for the hold, which is the
+// issuer's to allow; 2 and 10 are about authorities, and 8 ends a hold.
 func (r Reason) check() error {
 	switch r {
-	case Unspecified, KeyCompromise, AffiliationChanged, Superseded, CessationOfOperation, PrivilegeWithdrawn:
+	case Unspecified, KeyCompromise, AffiliationChanged, Superseded, CessationOfOperation, CertificateHold, PrivilegeWithdrawn:
 		return nil
 	}
-	return &Refusal{Code: BadReason, Detail: fmt.Sprintf("revocation reason %d is not allowed; 0, 1, 3, 4, 5 and 9 are", int(r))}
+	return &Refusal{Code: BadReason, Detail: fmt.Sprintf("revocation reason %d is not allowed; 0, 1, 3, 4, 5 and 9 are, and 6 where certificates may be put on hold", int(r))}
 }

@@ -3,8 +3,10 @@ package ca_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -31,10 +33,113 @@ func TestOnlySomeReasonsRevoke(t *testing.T) {
 			}
 			continue
 		}
-		wantRefusal(t, err, ca.BadReason)
+		want := ca.BadReason
+		if reason == ca.CertificateHold {
+			want = ca.HoldForbidden
+		}
+		wantRefusal(t, err, want)
 		if rec.Revoked() {
 			t.Errorf("reason %d revoked all the same", reason)
 		}
+	}
+}
+
+// BR §4.9.13: there is no suspension under public trust, whatever the issuer says.
+func TestHoldIsTheIssuersToAllowAndNeverPublic(t *testing.T) {
+	t.Parallel()
+	internal, public := catest.New(t, unlinted), catest.New(t, unlinted, func(cfg *ca.Config) { cfg.Policy = ca.Public })
+	for _, c := range []*catest.CA{internal, public} {
+		c.Issuer.Hold = true
+	}
+	got := internal.Certificate(t, "a.example")
+	var told []ca.Revoked
+	internal.OnRevoke(func(r ca.Revoked) { told = append(told, r) })
+	hold := ca.Revocation{Serial: got.Serial, Reason: ca.CertificateHold, Requester: ca.Requester{Actor: "test"}}
+	if err := internal.Revoke(t.Context(), hold); err != nil {
+		t.Fatal(err)
+	}
+	if err := internal.Release(t.Context(), got.Serial, hold.Requester); err != nil {
+		t.Fatal(err)
+	}
+	if err := internal.Release(t.Context(), got.Serial, hold.Requester); !errors.Is(err, ca.ErrNotHeld) {
+		t.Errorf("released twice: %v", err)
+	}
+	if err := internal.Release(t.Context(), "01ff", hold.Requester); !errors.Is(err, ca.ErrNotFound) {
+		t.Errorf("released what is not there: %v", err)
+	}
+	if len(told) != 2 || told[0].Reason != ca.CertificateHold || told[1].Reason != ca.RemoveFromCRL || told[1].Issuer != internal.Issuer.ID {
+		t.Errorf("told %v", told)
+	}
+	entries := internal.Store.Entries()
+	if n := len(entries); entries[n-2].Action != ca.ActionHeld || entries[n-1].Action != ca.ActionReleased || entries[n-1].Actor != "test" {
+		t.Errorf("entries %v", entries)
+	}
+	err := public.Revoke(t.Context(), ca.Revocation{Serial: public.Certificate(t, "www.example.com").Serial, Reason: ca.CertificateHold})
+	wantRefusal(t, err, ca.HoldForbidden)
+}
+
+func TestInvalidityDateIsInThePast(t *testing.T) {
+	t.Parallel()
+	now := on(2026, time.October, 1)
+	c := catest.New(t, unlinted, at(now))
+	got := c.Certificate(t, "a.example")
+	r := ca.Revocation{Serial: got.Serial, Reason: ca.KeyCompromise, InvalidityAt: now.Add(time.Second)}
+	wantRefusal(t, c.Revoke(t.Context(), r), ca.BadInvalidity)
+	r.InvalidityAt = now.Add(-30 * day)
+	if err := c.Revoke(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if rec, err := c.Record(t.Context(), got.Serial); err != nil || !rec.InvalidityAt.Equal(r.InvalidityAt) || !rec.RevokedAt.Equal(now) {
+		t.Errorf("invalid since %s, revoked %s, %v", rec.InvalidityAt, rec.RevokedAt, err)
+	}
+}
+
+// Of many at once each stands for itself, and a rehearsal says the same and does nothing.
+func TestManyAreRevokedOneByOne(t *testing.T) {
+	t.Parallel()
+	c := catest.New(t, unlinted)
+	var told []ca.Serial
+	c.OnRevoke(func(r ca.Revoked) { told = append(told, r.Serial) })
+	one, two, other, gone := c.Certificate(t, "a.example"), c.Certificate(t, "b.example"), c.Certificate(t, "c.example"), c.Certificate(t, "d.example")
+	if err := c.Revoke(t.Context(), ca.Revocation{Serial: gone.Serial, Reason: ca.Superseded}); err != nil {
+		t.Fatal(err)
+	}
+	told = nil
+	rs := []ca.Revocation{
+		{Serial: one.Serial, Reason: ca.Superseded, SHA256: sha256.Sum256(one.DER)},
+		{Serial: "01ff", Reason: ca.Superseded},
+		{Serial: gone.Serial, Reason: ca.Superseded},
+		{Serial: other.Serial, Reason: ca.Superseded, SHA256: sha256.Sum256(one.DER)},
+		{Serial: other.Serial, Reason: ca.CACompromise},
+		{Serial: two.Serial, Reason: ca.CessationOfOperation},
+	}
+	want := func(errs []error, err error) {
+		t.Helper()
+		if err != nil || len(errs) != len(rs) {
+			t.Fatal(errs, err)
+		}
+		for i, want := range []error{nil, ca.ErrNotFound, ca.ErrAlreadyRevoked, ca.ErrNotFound, nil, nil} {
+			if i == 4 {
+				wantRefusal(t, errs[i], ca.BadReason)
+			} else if !errors.Is(errs[i], want) {
+				t.Errorf("%d: %v, want %v", i, errs[i], want)
+			}
+		}
+	}
+	recs, errs, err := c.RehearseRevoke(t.Context(), rs)
+	want(errs, err)
+	if recs[0].Revoked() || !recs[2].Revoked() || recs[1].Serial != "" || len(told) != 0 {
+		t.Errorf("rehearsed: %+v, told %v", recs, told)
+	}
+	want(c.RevokeAll(t.Context(), rs))
+	if !slices.Equal(told, []ca.Serial{one.Serial, two.Serial}) {
+		t.Errorf("told %v", told)
+	}
+	if rec, err := c.Record(t.Context(), other.Serial); err != nil || rec.Revoked() {
+		t.Errorf("the other: %+v, %v", rec, err)
+	}
+	if _, err := c.RevokeAll(t.Context(), make([]ca.Revocation, ca.MaxRevocations+1)); err == nil {
+		t.Error("more than the bound was accepted")
 	}
 }
 

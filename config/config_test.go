@@ -314,6 +314,8 @@ issuers: [{name: a, certificate: a.pem, chain: [b.pem, /c.pem], key: a}]
 func TestPublicPolicyRefusesWhatTheRulesForbid(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("c.yaml", []byte(`policy: public
+issuers:
+  - {name: i, certificate: i.pem, key: i, hold: true}
 profiles:
   - name: a
     validity: 201d
@@ -326,7 +328,7 @@ acme:
   validation: {http01_port: 81, https_port: 8443, tls_alpn01_port: 444, allow_private_addresses: true, allow: [127.0.0.1]}
 `))
 	want := []string{
-		"profiles[0].validity", "profiles[0].extended_key_usages[1]", "profiles[0].key_algorithms[0]", "profiles[0].key_usages[0]",
+		"issuers[0].hold", "profiles[0].validity", "profiles[0].extended_key_usages[1]", "profiles[0].key_algorithms[0]", "profiles[0].key_usages[0]",
 		"acme.caa_identities", "acme.authorization_lifetime", "acme.caa", "acme.validation.dnssec", "acme.validation.http01_port", "acme.validation.https_port", "acme.validation.tls_alpn01_port",
 		"acme.validation.allow_private_addresses", "acme.validation.allow",
 	}

@@ -527,6 +527,10 @@ type Issuer struct {
 	// Whether it issues new certificates. Otherwise it only signs status.
 	Active bool `yaml:"active"`
 
+	// Whether operators may put its certificates on hold (certificateHold), to be
+	// released or revoked later. Not allowed under policy public.
+	Hold bool `yaml:"hold"`
+
 	// How its revocation list is cut.
 	CRL IssuerCRL `yaml:"crl"`
 }

@@ -224,6 +224,9 @@ func (c *Config) checkIssuers(r *report) {
 		if is.Key.IsURI() {
 			c.checkKeyURI(r, fmt.Sprintf("issuers[%d].key", i), string(is.Key))
 		}
+		if is.Hold && c.Policy == PolicyPublic {
+			r.add(fmt.Sprintf("issuers[%d].hold", i), "not allowed under policy public")
+		}
 		c.checkIssuerCRL(r, func(name string) string { return fmt.Sprintf("issuers[%d].crl.%s", i, name) }, is.CRL)
 	}
 }

@@ -221,26 +221,159 @@ func (c *CA) one(ctx context.Context, q string, args ...any) (r ca.Record, err e
 	return r, nil
 }
 
+// RecordsOf returns all that is known of those of serials that were assigned.
+func (c *CA) RecordsOf(ctx context.Context, serials []ca.Serial) ([]ca.Record, error) {
+	if len(serials) == 0 {
+		return nil, nil
+	}
+	return many(ctx, c.db, "reading certificates", scanRecord,
+		`SELECT `+recordColumns+` FROM certificates c WHERE c.serial IN (`+holders(1, len(serials))+`)`, anys(serials)...)
+}
+
 // Revoke takes back one issued certificate.
 func (c *CA) Revoke(ctx context.Context, r ca.Revocation, e audit.Entry) error {
 	return c.db.Write(ctx, func(ctx context.Context, tx Tx) error {
-		moved, err := markRevoked(ctx, tx, r)
-		if err != nil {
-			return fmt.Errorf("revoking: %w", err)
+		errs, err := revoke(ctx, tx, []ca.Revocation{r}, []audit.Entry{e})
+		if err == nil {
+			err = errs[0]
 		}
-		if r.BlockKey {
-			blocked, err := blockKey(ctx, tx, r)
-			if err != nil {
-				return fmt.Errorf("blocking key: %w", err)
-			}
-			// The proof may come after a revocation for the same reason.
-			moved = moved || blocked && r.Reason == ca.KeyCompromise
-		}
-		if !moved {
-			return whyNotRevoked(ctx, tx, r.Serial)
-		}
-		return appendAudit(ctx, tx, e)
+		return err
 	})
+}
+
+// RevokeAll takes back many issued certificates in one transaction.
+func (c *CA) RevokeAll(ctx context.Context, rs []ca.Revocation) (errs []error, err error) {
+	entries := make([]audit.Entry, len(rs))
+	for i, r := range rs {
+		entries[i] = r.Entry()
+	}
+	err = c.db.Write(ctx, func(ctx context.Context, tx Tx) (err error) {
+		errs, err = revoke(ctx, tx, rs, entries)
+		return err
+	})
+	return errs, err
+}
+
+// revoke writes what each of rs makes of its certificate. Nobody else changes
+// the status of their issuers' certificates meanwhile.
+func revoke(ctx context.Context, tx Tx, rs []ca.Revocation, entries []audit.Entry) ([]error, error) {
+	serials := make([]ca.Serial, len(rs))
+	for i, r := range rs {
+		serials[i] = r.Serial
+	}
+	heads, err := lockStatus(ctx, tx, serials)
+	if err != nil {
+		return nil, err
+	}
+	now, err := statusOf(ctx, tx, serials)
+	if err != nil {
+		return nil, err
+	}
+	errs := make([]error, len(rs))
+	for i, r := range rs {
+		rec, known := now[r.Serial]
+		if !known {
+			errs[i] = ca.ErrNotFound
+			continue
+		}
+		next, err := r.Apply(rec)
+		if err == nil {
+			heads[rec.Issuer]++
+			next.StatusSeq = heads[rec.Issuer]
+			now[r.Serial] = next
+			if err := writeStatus(ctx, tx, rec, next); err != nil {
+				return nil, err
+			}
+		}
+		if r.BlockKey && !errors.Is(err, ca.ErrNotFound) {
+			blocked, blockErr := blockKey(ctx, tx, r)
+			if blockErr != nil {
+				return nil, fmt.Errorf("blocking key: %w", blockErr)
+			}
+			if blocked && r.Reason == ca.KeyCompromise {
+				err = nil // the proof may come after a revocation for the same reason
+			}
+		}
+		if errs[i] = err; err != nil {
+			continue
+		}
+		if err := appendAudit(ctx, tx, entries[i]); err != nil {
+			return nil, err
+		}
+	}
+	return errs, moveHeads(ctx, tx, heads)
+}
+
+// lockStatus returns the last number of each issuer that has one of serials, and
+// lets nobody else take one. It comes before all else that a change of status
+// locks, and in the order of issuers, so that no two wait for each other.
+func lockStatus(ctx context.Context, tx Tx, serials []ca.Serial) (map[ca.IssuerID]int64, error) {
+	issuers, err := texts(ctx, tx, `SELECT DISTINCT c.issuer FROM certificates c WHERE c.serial IN (`+holders(1, len(serials))+`) ORDER BY c.issuer`, anys(serials)...)
+	if err != nil {
+		return nil, fmt.Errorf("reading issuers: %w", err)
+	}
+	heads := make(map[ca.IssuerID]int64, len(issuers))
+	for _, issuer := range issuers {
+		var seq int64
+		err := tx.QueryRow(ctx, `INSERT INTO revocation_heads (issuer, seq) VALUES ($1, 0)
+			ON CONFLICT (issuer) DO UPDATE SET seq = revocation_heads.seq RETURNING seq`, issuer).Scan(&seq)
+		if err != nil {
+			return nil, fmt.Errorf("reading the number of the last change of status: %w", err)
+		}
+		heads[ca.IssuerID(issuer)] = seq
+	}
+	return heads, nil
+}
+
+func moveHeads(ctx context.Context, tx Tx, heads map[ca.IssuerID]int64) error {
+	for issuer, seq := range heads {
+		if _, err := tx.Exec(ctx, `UPDATE revocation_heads SET seq = $1 WHERE issuer = $2`, seq, string(issuer)); err != nil {
+			return fmt.Errorf("keeping the number of the last change of status: %w", err)
+		}
+	}
+	return nil
+}
+
+// statusOf reads of each certificate what its status depends on.
+func statusOf(ctx context.Context, tx Tx, serials []ca.Serial) (map[ca.Serial]ca.Record, error) {
+	rows, err := tx.Query(ctx, `SELECT c.serial, c.issuer, c.state, c.revoked_at, c.reason, c.invalidity_at, c.revocation_seq
+		FROM certificates c WHERE c.serial IN (`+holders(1, len(serials))+`)`, anys(serials)...)
+	if err != nil {
+		return nil, fmt.Errorf("reading status: %w", err)
+	}
+	defer rows.Close()
+	out := make(map[ca.Serial]ca.Record, len(serials))
+	for rows.Next() {
+		var (
+			serial, issuer, state string
+			at, reason, invalid   int64
+			rec                   ca.Record
+		)
+		if err := rows.Scan(&serial, &issuer, &state, &at, &reason, &invalid, &rec.StatusSeq); err != nil {
+			return nil, fmt.Errorf("reading status: %w", err)
+		}
+		rec.Serial, rec.Issuer, rec.State, rec.Reason = ca.Serial(serial), ca.IssuerID(issuer), ca.State(state), ca.Reason(reason)
+		rec.RevokedAt, rec.InvalidityAt = fromMicros(at), fromMicros(invalid)
+		out[rec.Serial] = rec
+	}
+	return out, rows.Err()
+}
+
+// errStatusMoved says that a program of an older version, which takes no lock,
+// was there at the same time.
+var errStatusMoved = errors.New("store: the status changed meanwhile")
+
+func writeStatus(ctx context.Context, tx Tx, was, is ca.Record) error {
+	n, err := tx.Exec(ctx, `UPDATE certificates SET revoked_at = $1, reason = $2, invalidity_at = $3, revocation_seq = $4
+		WHERE serial = $5 AND state = 'issued' AND revocation_seq = $6`,
+		micros(is.RevokedAt), int64(is.Reason), micros(is.InvalidityAt), is.StatusSeq, string(is.Serial), was.StatusSeq)
+	if err != nil {
+		return fmt.Errorf("writing status: %w", err)
+	}
+	if n == 0 {
+		return errStatusMoved
+	}
+	return nil
 }
 
 // nextStatus takes the number of a change of status. It comes before all else
@@ -267,21 +400,6 @@ func nextStatusOf(ctx context.Context, tx Tx, s ca.Serial) (int64, error) {
 	return nextStatus(ctx, tx, ca.IssuerID(issuer))
 }
 
-func markRevoked(ctx context.Context, tx Tx, r ca.Revocation) (bool, error) {
-	seq, err := nextStatusOf(ctx, tx, r.Serial)
-	if err != nil {
-		return false, err
-	}
-	// A hold that becomes final keeps the time of the hold (X.509, reason code extension).
-	n, err := tx.Exec(ctx, `UPDATE certificates SET reason = $1, revocation_seq = $2,
-			revoked_at = CASE WHEN revoked_at = 0 OR $1 = $3 AND revoked_at > $4 THEN $4 ELSE revoked_at END,
-			invalidity_at = CASE WHEN CAST($5 AS BIGINT) <> 0 THEN CAST($5 AS BIGINT) ELSE invalidity_at END
-		WHERE serial = $6 AND state = 'issued'
-			AND (revoked_at = 0 OR reason = $7 AND reason <> $1 OR $1 = $3 AND (reason <> $1 OR revoked_at > $4))`,
-		int64(r.Reason), seq, int64(ca.KeyCompromise), micros(r.At), micros(r.InvalidityAt), string(r.Serial), int64(ca.CertificateHold))
-	return n == 1, err
-}
-
 // Release ends the hold of one certificate.
 func (c *CA) Release(ctx context.Context, s ca.Serial, e audit.Entry) error {
 	return c.db.Write(ctx, func(ctx context.Context, tx Tx) error {
@@ -306,20 +424,6 @@ func blockKey(ctx context.Context, tx Tx, r ca.Revocation) (bool, error) {
 		SELECT c.spki_hash, c.serial, $1, $2 FROM certificates c WHERE c.serial = $3 AND c.state = 'issued'
 		ON CONFLICT (spki_hash) DO NOTHING`, micros(r.At), r.Requester.Actor, string(r.Serial))
 	return n == 1, err
-}
-
-func whyNotRevoked(ctx context.Context, tx Tx, s ca.Serial) error {
-	var state string
-	err := tx.QueryRow(ctx, `SELECT c.state FROM certificates c WHERE c.serial = $1`, string(s)).Scan(&state)
-	switch {
-	case errors.Is(err, ErrNoRows):
-		return ca.ErrNotFound
-	case err != nil:
-		return fmt.Errorf("reading state: %w", err)
-	case ca.State(state) != ca.Issued:
-		return ca.ErrNotFound
-	}
-	return ca.ErrAlreadyRevoked
 }
 
 // KeyBlocked reports whether a SubjectPublicKeyInfo hash is on the blocklist.

@@ -3,6 +3,7 @@ package catest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -70,31 +71,49 @@ func (s *Store) Record(_ context.Context, serial ca.Serial) (ca.Record, error) {
 	return r.record, nil
 }
 
+// RecordsOf implements ca.Store.
+func (s *Store) RecordsOf(_ context.Context, serials []ca.Serial) ([]ca.Record, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []ca.Record
+	for _, serial := range serials {
+		if r := s.rows[serial]; r != nil {
+			out = append(out, r.record)
+		}
+	}
+	return out, nil
+}
+
 // Revoke implements ca.Store.
 func (s *Store) Revoke(_ context.Context, r ca.Revocation, e audit.Entry) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.revokeLocked(r, e)
+}
+
+// RevokeAll implements ca.Store.
+func (s *Store) RevokeAll(_ context.Context, rs []ca.Revocation) ([]error, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	errs := make([]error, len(rs))
+	for i, r := range rs {
+		errs[i] = s.revokeLocked(r, r.Entry())
+	}
+	return errs, nil
+}
+
+func (s *Store) revokeLocked(r ca.Revocation, e audit.Entry) error {
 	got := s.rows[r.Serial]
-	if got == nil || got.record.State != ca.Issued {
+	if got == nil {
 		return ca.ErrNotFound
 	}
-	rec := &got.record
-	compromise := r.Reason == ca.KeyCompromise
-	earlier := compromise && r.At.Before(rec.RevokedAt)
-	held := rec.Revoked() && rec.Reason == ca.CertificateHold
+	rec, err := r.Apply(got.record)
 	switch {
-	case !rec.Revoked(), held && r.Reason != ca.CertificateHold, compromise && rec.Reason != ca.KeyCompromise, earlier:
-		if !rec.Revoked() || earlier {
-			rec.RevokedAt = r.At
-		}
-		if !r.InvalidityAt.IsZero() {
-			rec.InvalidityAt = r.InvalidityAt
-		}
-		rec.Reason = r.Reason
-		s.changedLocked(rec)
-	case compromise && r.BlockKey && !s.blocked[rec.SPKIHash]:
-	default:
-		return ca.ErrAlreadyRevoked
+	case err == nil:
+		got.record = rec
+		s.changedLocked(&got.record)
+	case errors.Is(err, ca.ErrNotFound), r.Reason != ca.KeyCompromise, !r.BlockKey, s.blocked[rec.SPKIHash]:
+		return err
 	}
 	if r.BlockKey {
 		s.blocked[rec.SPKIHash] = true

@@ -35,6 +35,7 @@ func StoreSuite(t *testing.T, open func(t *testing.T) ca.Store) {
 		{"HoldIsReleasedOrBecomesFinal", hold},
 		{"OnlyAHoldIsReleased", onlyHolds},
 		{"EachChangeOfStatusTakesTheNextNumberOfItsIssuer", statusNumbers},
+		{"ManyAreRevokedInOneStepAndEachForItself", revokeMany},
 		{"BlockedKeyStaysBlocked", blockedKey},
 		{"OnlyIssuedCertificatesAreRevoked", onlyIssued},
 		{"ExpiredIntentsComeOldestFirst", expired},
@@ -312,6 +313,39 @@ func statusNumbers(t *testing.T, s ca.Store) {
 	want(other, 1)
 	wantErr(t, revoke(t.Context(), s, a, ca.Superseded, suiteTime, false), nil)
 	want(a, 7)
+}
+
+func revokeMany(t *testing.T, s ca.Store) {
+	a, b, gone, pending := issue(t, s, 1), issue(t, s, 2), issue(t, s, 3), Intent(4)
+	other := Intent(5)
+	other.Issuer = "ffeeddccbbaa99887766554433221100"
+	wantErr(t, begin(t, s, other).Commit(t.Context(), other, Signed(other)), nil)
+	begin(t, s, pending)
+	wantErr(t, revoke(t.Context(), s, gone, ca.Superseded, suiteTime, false), nil)
+	many := []ca.Serial{a.Serial, "01ff", gone.Serial, pending.Serial, other.Serial, b.Serial, a.Serial}
+	var rs []ca.Revocation
+	for _, serial := range many {
+		rs = append(rs, ca.Revocation{Serial: serial, Reason: ca.Superseded, At: suiteTime, Requester: a.Requester})
+	}
+	errs, err := s.RevokeAll(t.Context(), rs)
+	wantErr(t, err, nil)
+	for i, want := range []error{nil, ca.ErrNotFound, ca.ErrAlreadyRevoked, ca.ErrNotFound, nil, nil, ca.ErrAlreadyRevoked} {
+		wantErr(t, errs[i], want)
+	}
+	found, err := s.RecordsOf(t.Context(), many[:6])
+	wantErr(t, err, nil)
+	numbers := map[ca.Serial]int64{}
+	for _, r := range found {
+		numbers[r.Serial] = r.StatusSeq
+	}
+	want := map[ca.Serial]int64{gone.Serial: 1, a.Serial: 2, b.Serial: 3, other.Serial: 1, pending.Serial: 0}
+	if fmt.Sprint(numbers) != fmt.Sprint(want) {
+		t.Errorf("numbers %v, want %v", numbers, want)
+	}
+	wantErr(t, revoke(t.Context(), s, a, ca.KeyCompromise, suiteTime, false), nil)
+	if r := record(t, s, a.Serial); r.StatusSeq != 4 {
+		t.Errorf("the next number is %d", r.StatusSeq)
+	}
 }
 
 func blockedKey(t *testing.T, s ca.Store) {
