@@ -1,7 +1,6 @@
 package crl
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"sync/atomic"
@@ -21,13 +20,20 @@ func newBody() *Body {
 	return b
 }
 
-// ReadBody takes in a body from r, which is closed by nobody here.
-func ReadBody(r io.Reader) (*Body, error) {
+// bodyOf returns a body of that content.
+func bodyOf(content []byte) *Body {
 	b := newBody()
-	if _, err := io.Copy(&b.spool, r); err != nil {
-		return nil, fmt.Errorf("taking in a list: %w", errors.Join(err, b.Release()))
+	b.spool = spool{mem: content, size: int64(len(content))}
+	return b
+}
+
+// Write appends to a body that nobody reads yet.
+func (b *Body) Write(p []byte) (int, error) {
+	n, err := b.spool.Write(p)
+	if err != nil {
+		return n, fmt.Errorf("writing a list: %w", err)
 	}
-	return b, nil
+	return n, nil
 }
 
 // Size is how many octets the body has.
@@ -55,14 +61,6 @@ func (b *Body) Release() error {
 		return nil
 	}
 	return b.spool.close()
-}
-
-func (b *Body) write(p []byte) error {
-	_, err := b.spool.Write(p)
-	if err != nil {
-		return fmt.Errorf("writing a list: %w", err)
-	}
-	return nil
 }
 
 func (b *Body) overwrite(p []byte, off int64) error {

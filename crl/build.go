@@ -1,14 +1,11 @@
 package crl
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math/big"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/audit"
@@ -23,14 +20,6 @@ const (
 	// come after that of the CRL before.
 	maxAhead = 5 * time.Minute
 )
-
-// A plan is what a CRL says before it is signed. Times are whole seconds.
-type plan struct {
-	number     Number
-	thisUpdate time.Time
-	nextUpdate time.Time
-	entries    []Entry
-}
 
 // build makes, checks and publishes the next CRL of sh. Nobody else builds
 // meanwhile: the number comes with a lease.
@@ -55,9 +44,8 @@ func (s *Server) build(ctx context.Context, sh *shelf, scheduled bool) error {
 		s.release(ctx, sh, number)
 		return err
 	}
-	sh.put(c)
 	s.cfg.Logger.InfoContext(ctx, "issued a CRL", "issuer", string(sh.issuer.ID), "number", int64(c.Number),
-		"entries", c.Entries, "octets", len(c.DER), "took", time.Since(start))
+		"entries", c.Entries, "octets", c.Octets, "took", time.Since(start))
 	return nil
 }
 
@@ -67,37 +55,62 @@ func (s *Server) build(ctx context.Context, sh *shelf, scheduled bool) error {
 func (s *Server) make(ctx context.Context, sh *shelf, number Number, scheduled bool) (CRL, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.BuildTimeout)
 	defer cancel()
-	head, err := s.cfg.Store.Head(ctx, sh.issuer.ID)
-	if err != nil {
+	head, err := s.look(ctx, sh)
+	if err != nil && !errors.Is(err, errUnusable) {
 		return CRL{}, err
 	}
+	c := CRL{Issuer: sh.issuer.ID, Number: number, Count: head.Count}
+	// The same list under the same number may be signed twice.
+	signing := keys.Repeatable(keys.WithPurpose(ctx, purposeOf(head)))
 	// RFC 5280 §3.3: an entry stays until it was on one regularly scheduled CRL
 	// issued after the certificate's expiry. What had expired by the last
 	// scheduled one was on it.
-	entries, err := s.cfg.Store.Revoked(ctx, sh.issuer.ID, head.ScheduledAt)
+	entries := s.cfg.Store.Revoked(ctx, sh.issuer.ID, head.ScheduledAt)
+	body, info, err := Sign(signing, sh.issuer, entries, func(sum Summary) (Header, error) {
+		this := thisUpdate(s.cfg.Now(), sh.thisUpdate(), sum.Latest)
+		return Header{
+			ThisUpdate: this, NextUpdate: this.Add(s.cfg.Validity),
+			Extensions: []pkix.Extension{AuthorityKeyID(sh.issuer.Cert.SubjectKeyId), NumberOf(number)},
+		}, nil
+	})
 	if err != nil {
-		return CRL{}, err
+		return CRL{}, fmt.Errorf("making CRL %d: %w", number, err)
 	}
-	previous, err := s.cfg.Store.Latest(ctx, sh.issuer.ID)
-	if err != nil && !errors.Is(err, ErrNone) {
-		return CRL{}, err
-	}
-	this := thisUpdate(s.cfg.Now(), previous.ThisUpdate, entries)
-	c := CRL{
-		Issuer: sh.issuer.ID, Number: number, Entries: len(entries), Count: head.Count,
-		ThisUpdate: this, NextUpdate: this.Add(s.cfg.Validity),
-	}
-	// The same list under the same number may be signed twice.
-	ctx = keys.Repeatable(keys.WithPurpose(ctx, purposeOf(head)))
-	c.DER, err = sign(ctx, sh.issuer, plan{number: number, thisUpdate: this, nextUpdate: c.NextUpdate, entries: entries})
+	c.ThisUpdate, c.NextUpdate, c.Entries, c.Octets = info.ThisUpdate, info.NextUpdate, info.Entries, body.Size()
+	c.Body, err = s.publish(ctx, sh, Publication{CRL: c, Scheduled: scheduled, Keep: keep, Audit: issued(c, info)}, body, head.ScheduledAt)
 	if err != nil {
-		return CRL{}, err
+		return CRL{}, fmt.Errorf("publishing CRL %d: %w", number, errors.Join(err, body.Release()))
 	}
-	err = s.cfg.Store.Publish(ctx, Publication{CRL: c, Scheduled: scheduled, Keep: keep, Audit: issued(c)})
-	if err != nil {
-		return CRL{}, fmt.Errorf("publishing CRL %d: %w", number, err)
-	}
+	s.put(ctx, sh, c, body, info)
 	return c, nil
+}
+
+// publish holds body against the CRL before, has the store keep it and makes it
+// the latest. Until the last step it is nowhere to be seen.
+func (s *Server) publish(ctx context.Context, sh *shelf, p Publication, body *Body, cutoff time.Time) (BodyID, error) {
+	err := s.checkFollows(ctx, sh, body, cutoff)
+	if err != nil {
+		return "", err
+	}
+	if p.Body, err = s.cfg.Store.Put(ctx, s.cfg.Now(), body.Open()); err != nil {
+		return "", err
+	}
+	if err = s.cfg.Store.Publish(ctx, p); err != nil {
+		s.drop(ctx, sh, p.Body)
+	}
+	return p.Body, err
+}
+
+// checkFollows holds body against what is on the shelf.
+func (s *Server) checkFollows(ctx context.Context, sh *shelf, body *Body, cutoff time.Time) error {
+	was, ok := sh.take()
+	if !ok {
+		return nil
+	}
+	defer s.giveBack(ctx, was.file.body)
+	return follows(ctx, was.file.body, body, func(ctx context.Context, serials []ca.Serial) ([]ca.Serial, error) {
+		return s.cfg.Store.StillRevoked(ctx, sh.issuer.ID, serials, cutoff)
+	})
 }
 
 // purposeOf says how urgent a CRL is: that it is due can wait for a moment, what
@@ -118,17 +131,24 @@ func (s *Server) release(ctx context.Context, sh *shelf, n Number) {
 	}
 }
 
+// drop forgets what was not published. If it cannot, the next Put does.
+func (s *Server) drop(ctx context.Context, sh *shelf, id BodyID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	if err := s.cfg.Store.Drop(ctx, id); err != nil {
+		s.cfg.Logger.WarnContext(ctx, "dropping a CRL that was not published", "issuer", string(sh.issuer.ID), "error", err)
+	}
+}
+
 // thisUpdate is a little before now, yet not before the last revocation that
 // is listed, and after the CRL before: who compares Last-Modified must see a
 // new one. Only when the clock had been far ahead does it go back; the number
 // still grows.
-func thisUpdate(now, previous time.Time, entries []Entry) time.Time {
+func thisUpdate(now, previous, revocation time.Time) time.Time {
 	now = now.UTC().Truncate(time.Second)
 	this := now.Add(-backdate)
-	for _, e := range entries {
-		if at := e.RevokedAt.Truncate(time.Second); at.After(this) {
-			this = at.UTC()
-		}
+	if at := revocation.Truncate(time.Second); at.After(this) {
+		this = at.UTC()
 	}
 	if this.After(now) {
 		this = now
@@ -139,76 +159,15 @@ func thisUpdate(now, previous time.Time, entries []Entry) time.Time {
 	return this
 }
 
-// sign encodes d (RFC 5280 §5), has it signed and reads it back before anybody
-// else sees it.
-func sign(ctx context.Context, is *ca.Issuer, d plan) ([]byte, error) {
-	t := &x509.RevocationList{
-		Number:     big.NewInt(int64(d.number)),
-		ThisUpdate: d.thisUpdate,
-		NextUpdate: d.nextUpdate,
-	}
-	for _, e := range d.entries {
-		serial, err := e.Serial.Int()
-		if err != nil {
-			return nil, fmt.Errorf("listing: %w", err)
-		}
-		t.RevokedCertificateEntries = append(t.RevokedCertificateEntries, x509.RevocationListEntry{
-			SerialNumber:   serial,
-			RevocationTime: e.RevokedAt.UTC().Truncate(time.Second),
-			ReasonCode:     int(e.Reason), // 0 is said by silence
-		})
-	}
-	der, err := x509.CreateRevocationList(nil, t, is.Cert, keys.Signer(ctx, is.Key))
-	if err != nil {
-		return nil, fmt.Errorf("signing CRL %d: %w", d.number, err)
-	}
-	if err := check(der, is, d); err != nil {
-		return nil, fmt.Errorf("checking CRL %d: %w", d.number, err)
-	}
-	return der, nil
-}
-
-// check holds a finished CRL against what it was to say.
-func check(der []byte, is *ca.Issuer, d plan) error {
-	l, err := x509.ParseRevocationList(der)
-	if err != nil {
-		return fmt.Errorf("parsing: %w", err)
-	}
-	switch {
-	case !bytes.Equal(l.RawIssuer, is.Cert.RawSubject):
-		return errors.New("issuer is not the CA's subject octet for octet")
-	case !bytes.Equal(l.AuthorityKeyId, is.Cert.SubjectKeyId) || len(l.AuthorityKeyId) == 0:
-		return errors.New("authority key identifier is not the CA's")
-	case l.Number == nil || l.Number.Cmp(big.NewInt(int64(d.number))) != 0:
-		return errors.New("number is another one")
-	case !l.ThisUpdate.Equal(d.thisUpdate) || !l.NextUpdate.Equal(d.nextUpdate):
-		return errors.New("times are others")
-	case len(l.RevokedCertificateEntries) != len(d.entries):
-		return fmt.Errorf("%d entries became %d", len(d.entries), len(l.RevokedCertificateEntries))
-	}
-	for i, e := range l.RevokedCertificateEntries {
-		want := d.entries[i]
-		if ca.SerialOf(e.SerialNumber) != want.Serial || e.ReasonCode != int(want.Reason) ||
-			!e.RevocationTime.Equal(want.RevokedAt.Truncate(time.Second)) {
-			return fmt.Errorf("the entry of %s became another", want.Serial)
-		}
-	}
-	if err := l.CheckSignatureFrom(is.Cert); err != nil {
-		return fmt.Errorf("signature: %w", err)
-	}
-	return nil
-}
-
 // issued is the audit entry of c.
-func issued(c CRL) audit.Entry {
-	sum := sha256.Sum256(c.DER)
+func issued(c CRL, info Info) audit.Entry {
 	return audit.New("system", "crl.issued", fmt.Sprintf("crl/%s/%d", c.Issuer, c.Number), struct {
 		Issuer     ca.IssuerID `json:"issuer"`
 		Number     Number      `json:"number"`
 		ThisUpdate time.Time   `json:"this_update"`
 		NextUpdate time.Time   `json:"next_update"`
 		Entries    int         `json:"entries"`
-		Octets     int         `json:"octets"`
+		Octets     int64       `json:"octets"`
 		SHA256     string      `json:"sha256"`
-	}{c.Issuer, c.Number, c.ThisUpdate, c.NextUpdate, c.Entries, len(c.DER), hex.EncodeToString(sum[:])})
+	}{c.Issuer, c.Number, c.ThisUpdate, c.NextUpdate, c.Entries, c.Octets, hex.EncodeToString(info.SHA256[:])})
 }

@@ -1,13 +1,17 @@
 // Package crl builds and serves certificate revocation lists (RFC 5280 §5).
 //
 // A list is complete: one for each issuer, built when it is due and soon after
-// a revocation, by whichever replica takes the number first, and served from
-// memory by all of them.
+// a revocation, by whichever replica takes the number first, and served by all
+// of them. However long it is, no part of it but a buffer is in memory on the
+// way from the certificates to the store and to whoever asks: beyond the first
+// MiB it is in a file without a name.
 package crl
 
 import (
 	"context"
 	"errors"
+	"io"
+	"iter"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/audit"
@@ -24,9 +28,13 @@ type CRL struct {
 	ThisUpdate time.Time
 	NextUpdate time.Time
 	Entries    int
+	Octets     int64
 	Count      Count // of the moment before the entries were read
-	DER        []byte
+	Body       BodyID
 }
+
+// A BodyID is the store's name for the octets of a list.
+type BodyID string
 
 // A Count says how much was ever revoked. It changes with every change to
 // what a CRL must list, since a revocation is final and its reason can only
@@ -78,17 +86,34 @@ type Store interface {
 	Reserve(ctx context.Context, issuer ca.IssuerID, l Lease) (Number, error)
 	// Release gives back the lease that came with n. The number is spent.
 	Release(ctx context.Context, issuer ca.IssuerID, n Number) error
-	// Revoked lists what is revoked and, by its expiry or its revocation, not
-	// older than cutoff, in the order of serials.
-	Revoked(ctx context.Context, issuer ca.IssuerID, cutoff time.Time) ([]Entry, error)
-	// Publish makes p the latest CRL and ends its lease, audit entry and all in
-	// one transaction; ErrSuperseded if a higher number was published before.
+	// Revoked gives out, one by one and as of one moment, what is revoked and, by
+	// its expiry or its revocation, not older than cutoff, in the order of serials.
+	Revoked(ctx context.Context, issuer ca.IssuerID, cutoff time.Time) iter.Seq2[Entry, error]
+	// StillRevoked returns those of serials that Revoked would give out now.
+	StillRevoked(ctx context.Context, issuer ca.IssuerID, serials []ca.Serial, cutoff time.Time) ([]ca.Serial, error)
+	// Publish makes p, whose octets were Put, the latest CRL and ends its lease,
+	// audit entry and all in one transaction; ErrSuperseded if a higher number was
+	// published before.
 	Publish(ctx context.Context, p Publication) error
+	Bodies
+}
+
+// Bodies keeps the octets of lists. It is safe for concurrent use.
+type Bodies interface {
+	// Put keeps what r gives, durably, under a name of its own. An hour after at
+	// it may go, unless a CRL with it was published.
+	Put(ctx context.Context, at time.Time, r io.Reader) (BodyID, error)
+	// Get writes the octets of that name to w; ErrNone if there are none any more.
+	Get(ctx context.Context, id BodyID, w io.Writer) error
+	// Drop forgets what was Put and is not to be published.
+	Drop(ctx context.Context, id BodyID) error
 }
 
 var (
 	// ErrNone says that no CRL was published yet.
 	ErrNone = errors.New("crl: none published")
+	// ErrIncomplete says that the octets of a CRL are not all there.
+	ErrIncomplete = errors.New("crl: octets are missing")
 	// ErrHeld says that somebody else is building.
 	ErrHeld = errors.New("crl: somebody else is building")
 	// ErrSuperseded says that a later CRL is there already.

@@ -15,6 +15,7 @@ import (
 
 const (
 	tagInteger         = 0x02
+	tagBitString       = 0x03
 	tagOctetString     = 0x04
 	tagOID             = 0x06
 	tagEnumerated      = 0x0a
@@ -26,6 +27,8 @@ const (
 	// maxSerial is how many octets a serial number has at most (RFC 5280
 	// §4.1.2.2), sign octet aside.
 	maxSerial = 20
+	// maxEntry is how long an entry is at most.
+	maxEntry = 2 + (2 + 1 + maxSerial) + 17 + 2 + 26 + 12
 )
 
 var (
@@ -38,7 +41,7 @@ var (
 //
 //	SEQUENCE { userCertificate INTEGER, revocationDate Time, crlEntryExtensions OPTIONAL }
 //
-// No entry is longer than 127 octets, so that all its lengths take one octet.
+// No entry is longer than maxEntry, so that all its lengths take one octet.
 func appendEntry(b []byte, e Entry) ([]byte, error) {
 	start := len(b)
 	b = append(b, tagSequence, 0)
@@ -74,7 +77,7 @@ func appendEntryExtensions(b []byte, e Entry) ([]byte, error) {
 		}
 	}
 	if e.Reason != ca.Unspecified {
-		if e.Reason < 0 || e.Reason > ca.AACompromise || e.Reason == 7 {
+		if !listable(e.Reason) {
 			return b, fmt.Errorf("reason %d of %s is none", int(e.Reason), e.Serial)
 		}
 		b = append(b, tagSequence, 10)
@@ -84,6 +87,9 @@ func appendEntryExtensions(b []byte, e Entry) ([]byte, error) {
 	b[start+1] = byte(len(b) - start - 2)
 	return b, nil
 }
+
+// listable says whether CRLReason has r (RFC 5280 §5.3.1).
+func listable(r ca.Reason) bool { return r >= 0 && r <= ca.AACompromise && r != 7 }
 
 // appendSerial appends a serial as the certificate has it: positive, minimal.
 func appendSerial(b []byte, s ca.Serial) ([]byte, error) {
@@ -152,9 +158,6 @@ func appendLength(b []byte, n int64) []byte {
 	return b
 }
 
-// headerLength is how long an element's tag and length are.
-func headerLength(n int64) int64 { return int64(1 + len(appendLength(nil, n))) }
-
 // A Header is what a list says besides its issuer and its entries.
 type Header struct {
 	ThisUpdate time.Time
@@ -202,9 +205,10 @@ func marshalExtensions(exts []pkix.Extension) ([]byte, error) {
 	return append(appendLength([]byte{tagExtensions}, int64(len(inner))), inner...), nil
 }
 
-// appendSignature encodes the last field of a CertificateList.
-func appendSignature(b, sig []byte) ([]byte, error) {
-	builder := cryptobyte.NewBuilder(b)
-	builder.AddASN1BitString(sig)
-	return builder.Bytes()
+// appendSignature encodes the last two fields of a CertificateList.
+func appendSignature(alg, sig []byte) ([]byte, error) {
+	var b cryptobyte.Builder
+	b.AddBytes(alg)
+	b.AddASN1BitString(sig)
+	return b.Bytes()
 }

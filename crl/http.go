@@ -1,7 +1,7 @@
 package crl
 
 import (
-	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -28,13 +28,12 @@ const (
 // A file is a whole body with what HTTP says about it.
 type file struct {
 	contentType string
-	body        []byte
+	body        *Body
 	etag        string
 	modified    time.Time
 }
 
-func newFile(contentType string, body []byte, modified time.Time) file {
-	sum := sha256.Sum256(body)
+func newFile(contentType string, body *Body, sum [sha256.Size]byte, modified time.Time) file {
 	return file{contentType: contentType, body: body, etag: `"` + hex.EncodeToString(sum[:16]) + `"`, modified: modified}
 }
 
@@ -53,7 +52,9 @@ var (
 )
 
 // Handler serves GET and HEAD of /crl/ISSUER.crl and /aia/ISSUER.cer, as
-// RFC 5280 §4.2.1.13 and §4.2.2.1 have them: DER, whole, from memory.
+// RFC 5280 §4.2.1.13 and §4.2.2.1 have them: DER, whole. There is no compressed
+// form: serials are random, so that it would save a half at most, and a download
+// that is resumed has to find the same octets (docs/adr/0024).
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := s.serve(w, r); err != nil {
@@ -70,6 +71,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	defer s.giveBack(r.Context(), f.body)
 	age := int64(max(maxAge, 0) / time.Second)
 	h := w.Header()
 	h.Set("Content-Type", f.contentType)
@@ -79,11 +81,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	if !oneRange(r.Header) {
 		r.Header.Del("Range") // RFC 9110 §14.2: a server may ignore it
 	}
-	if n := len(f.body); n > large {
+	if n := f.body.Size(); n > large {
 		enough := time.Minute + time.Duration(n/slowest)*time.Second
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(enough)) // best effort
 	}
-	http.ServeContent(w, r, "", f.modified, bytes.NewReader(f.body))
+	http.ServeContent(w, r, "", f.modified, f.body.Open())
 	return nil
 }
 
@@ -94,22 +96,30 @@ func oneRange(h http.Header) bool {
 	return len(h["Range"]) <= 1 && !strings.Contains(h.Get("Range"), ",")
 }
 
-// find returns the file at path and how long caches may keep it.
+// giveBack releases a body that was read.
+func (s *Server) giveBack(ctx context.Context, b *Body) {
+	if err := b.Release(); err != nil {
+		s.cfg.Logger.WarnContext(ctx, "closing the temporary file of a CRL", "error", err)
+	}
+}
+
+// find returns the file at path, whose body is to be released, and how long
+// caches may keep it.
 func (s *Server) find(path string) (file, time.Duration, error) {
 	if id, ok := cutBoth(path, "/crl/", ".crl"); ok {
 		sh := s.shelves[ca.IssuerID(id)]
 		if sh == nil {
 			return file{}, 0, errUnknown
 		}
-		l := sh.list.Load()
-		if l == nil {
+		l, ok := sh.take()
+		if !ok {
 			return file{}, 0, errNotYet
 		}
 		// A CRL past its nextUpdate is still the best there is; only caches must not keep it.
 		return l.file, min(s.cfg.MaxAge, l.NextUpdate.Sub(s.cfg.Now())), nil
 	}
 	if id, ok := cutBoth(path, "/aia/", ".cer"); ok {
-		if sh := s.shelves[ca.IssuerID(id)]; sh != nil {
+		if sh := s.shelves[ca.IssuerID(id)]; sh != nil && sh.cert.body.Hold() {
 			return sh.cert, certMaxAge, nil
 		}
 	}

@@ -29,15 +29,16 @@ func TestCRLIsServedWithWhatCachesNeed(t *testing.T) {
 		w := newWorld(t)
 		s := w.prepared(nil)
 		c, _ := s.Current(w.issuer.ID)
+		der := w.der(s)
 		path := "/crl/" + string(w.issuer.ID) + ".crl"
 		rec := get(s, http.MethodGet, path)
-		if rec.Code != http.StatusOK || !bytes.Equal(rec.Body.Bytes(), c.DER) {
+		if rec.Code != http.StatusOK || !bytes.Equal(rec.Body.Bytes(), der) {
 			t.Fatalf("HTTP %d, %d octets", rec.Code, rec.Body.Len())
 		}
 		h := rec.Header()
 		for k, want := range map[string]string{
 			"Content-Type":   "application/pkix-crl",
-			"Content-Length": fmt.Sprint(len(c.DER)),
+			"Content-Length": fmt.Sprint(len(der)),
 			"Last-Modified":  c.ThisUpdate.UTC().Format(http.TimeFormat),
 			"Expires":        time.Now().Add(time.Hour).UTC().Format(http.TimeFormat),
 			"Cache-Control":  "max-age=3600, public, no-transform, must-revalidate",
@@ -60,14 +61,14 @@ func TestCRLIsServedWithWhatCachesNeed(t *testing.T) {
 				t.Errorf("%v: HTTP %d", cond, rec.Code)
 			}
 		}
-		if rec := get(s, http.MethodHead, path); rec.Code != http.StatusOK || rec.Body.Len() != 0 || rec.Header().Get("Content-Length") != fmt.Sprint(len(c.DER)) {
+		if rec := get(s, http.MethodHead, path); rec.Code != http.StatusOK || rec.Body.Len() != 0 || rec.Header().Get("Content-Length") != fmt.Sprint(len(der)) {
 			t.Errorf("HEAD: HTTP %d, %v", rec.Code, rec.Header())
 		}
-		if rec := get(s, http.MethodGet, path, "Range", "bytes=1-3"); rec.Code != http.StatusPartialContent || !bytes.Equal(rec.Body.Bytes(), c.DER[1:4]) {
+		if rec := get(s, http.MethodGet, path, "Range", "bytes=1-3"); rec.Code != http.StatusPartialContent || !bytes.Equal(rec.Body.Bytes(), der[1:4]) {
 			t.Errorf("Range: HTTP %d", rec.Code)
 		}
 		// Some resume with a header that means nothing in a request.
-		if rec := get(s, http.MethodGet, path, "Content-Range", "bytes 5-10/*"); rec.Code != http.StatusOK || rec.Body.Len() != len(c.DER) {
+		if rec := get(s, http.MethodGet, path, "Content-Range", "bytes 5-10/*"); rec.Code != http.StatusOK || rec.Body.Len() != len(der) {
 			t.Errorf("Content-Range: HTTP %d", rec.Code)
 		}
 		// Past its end it is still better than nothing, but not to be kept.
@@ -82,7 +83,7 @@ func TestManyRangesCostNoMoreThanTheWhole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	s := w.prepared(nil)
-	c, _ := s.Current(w.issuer.ID)
+	der := w.der(s)
 	for _, header := range [][]string{
 		{"Range", "bytes=0-0,2-2"},
 		{"Range", "bytes=0-0" + strings.Repeat(",1-1", 200)},
@@ -90,7 +91,7 @@ func TestManyRangesCostNoMoreThanTheWhole(t *testing.T) {
 	} {
 		for _, path := range []string{"/crl/" + string(w.issuer.ID) + ".crl", "/aia/" + string(w.issuer.ID) + ".cer"} {
 			rec := get(s, http.MethodGet, path, header...)
-			if want := fmt.Sprint(rec.Body.Len()); rec.Code != http.StatusOK || rec.Header().Get("Content-Length") != want || rec.Body.Len() > len(c.DER)+len(w.issuer.Cert.Raw) {
+			if want := fmt.Sprint(rec.Body.Len()); rec.Code != http.StatusOK || rec.Header().Get("Content-Length") != want || rec.Body.Len() > len(der)+len(w.issuer.Cert.Raw) {
 				t.Errorf("%s, %.30s: HTTP %d, %d octets", path, header[1], rec.Code, rec.Body.Len())
 			}
 		}
@@ -115,7 +116,7 @@ func TestLargeCRLHasTheTimeItTakes(t *testing.T) {
 			1000:    0, // as any answer
 			8 << 20: 5 * time.Minute,
 		} {
-			s.shelves[w.issuer.ID].put(CRL{Issuer: w.issuer.ID, NextUpdate: time.Now().Add(time.Hour), DER: make([]byte, size)})
+			s.put(t.Context(), s.shelves[w.issuer.ID], CRL{Issuer: w.issuer.ID, NextUpdate: time.Now().Add(time.Hour)}, bodyOf(make([]byte, size)), Info{})
 			p := &patient{ResponseRecorder: httptest.NewRecorder()}
 			s.Handler().ServeHTTP(p, httptest.NewRequest(http.MethodGet, "/crl/"+string(w.issuer.ID)+".crl", http.NoBody))
 			if got := time.Until(p.until); p.Body.Len() != size || want == 0 != p.until.IsZero() || want > 0 && got.Round(time.Minute) != want {

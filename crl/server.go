@@ -2,6 +2,7 @@ package crl
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -122,8 +123,34 @@ type shelved struct {
 	file file
 }
 
-func (sh *shelf) put(c CRL) {
-	sh.list.Store(&shelved{CRL: c, file: newFile(typeCRL, c.DER, c.ThisUpdate)})
+// put replaces what is on the shelf, whose body lasts for those who read it.
+// The shelf is what holds body from now on.
+func (s *Server) put(ctx context.Context, sh *shelf, c CRL, body *Body, info Info) {
+	was := sh.list.Swap(&shelved{CRL: c, file: newFile(typeCRL, body, info.SHA256, c.ThisUpdate)})
+	if was != nil {
+		s.giveBack(ctx, was.file.body)
+	}
+}
+
+// take returns what is on the shelf, whose body is to be released.
+func (sh *shelf) take() (*shelved, bool) {
+	for {
+		l := sh.list.Load()
+		if l == nil {
+			return nil, false
+		}
+		if l.file.body.Hold() {
+			return l, true
+		}
+	}
+}
+
+// thisUpdate is that of what is on the shelf.
+func (sh *shelf) thisUpdate() time.Time {
+	if l := sh.list.Load(); l != nil {
+		return l.ThisUpdate
+	}
+	return time.Time{}
 }
 
 // New returns a Server that has no CRLs until Prepare or Run.
@@ -145,7 +172,7 @@ func New(cfg Config) (*Server, error) {
 		}
 		s.shelves[is.ID] = &shelf{
 			issuer:  is,
-			cert:    newFile(typeCert, is.Cert.Raw, is.Cert.NotBefore),
+			cert:    newFile(typeCert, bodyOf(is.Cert.Raw), sha256.Sum256(is.Cert.Raw), is.Cert.NotBefore),
 			trigger: make(chan struct{}, 1),
 		}
 	}
@@ -304,12 +331,16 @@ func (s *Server) await(ctx context.Context, sh *shelf, wait time.Duration) bool 
 // called for, and says when to look again.
 func (s *Server) update(ctx context.Context, sh *shelf) (time.Duration, error) {
 	head, err := s.look(ctx, sh)
-	if err != nil {
+	unusable := errors.Is(err, errUnusable)
+	if err != nil && !unusable {
 		s.metrics.count(sh, err)
 		return s.cfg.Poll, err
 	}
+	if unusable {
+		s.cfg.Logger.WarnContext(ctx, "replacing the stored CRL", "issuer", string(sh.issuer.ID), "number", int64(head.Published), "cause", err)
+	}
 	now := s.cfg.Now()
-	due := head.Published == 0 || !now.Before(head.ScheduledAt.Add(s.cfg.Period))
+	due := unusable || head.Published == 0 || !now.Before(head.ScheduledAt.Add(s.cfg.Period))
 	if !due && head.Count == head.Covered {
 		return s.untilNext(now, head), nil
 	}
@@ -353,6 +384,10 @@ func (s *Server) look(ctx context.Context, sh *shelf) (Head, error) {
 	return head, s.fetch(ctx, sh, head.Published)
 }
 
+// errUnusable says that what is stored is not a CRL of the issuer: another one
+// is to take its place.
+var errUnusable = errors.New("crl: the stored one cannot be used")
+
 // fetch puts the published CRL on the shelf unless that one is there.
 func (s *Server) fetch(ctx context.Context, sh *shelf, published Number) error {
 	if have := sh.list.Load(); published == 0 || have != nil && have.Number >= published {
@@ -362,6 +397,14 @@ func (s *Server) fetch(ctx context.Context, sh *shelf, published Number) error {
 	if err != nil {
 		return err
 	}
-	sh.put(c)
+	body := newBody()
+	if err := s.cfg.Store.Get(ctx, c.Body, body); err != nil {
+		return errors.Join(err, body.Release())
+	}
+	info, err := Verify(body, sh.issuer)
+	if err != nil {
+		return errors.Join(fmt.Errorf("%w: %w", errUnusable, err), body.Release())
+	}
+	s.put(ctx, sh, c, body, info)
 	return nil
 }

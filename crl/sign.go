@@ -1,6 +1,7 @@
 package crl
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -9,18 +10,19 @@ import (
 	"crypto/rsa"
 	_ "crypto/sha256" // the hashes of schemes
 	_ "crypto/sha512"
+	"crypto/x509/pkix"
 	"encoding/asn1"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"time"
 
 	"golang.org/x/crypto/cryptobyte"
 	cryptobyte_asn1 "golang.org/x/crypto/cryptobyte/asn1"
 
 	"github.com/secsy-pki/secsy-pki/ca"
-	"github.com/secsy-pki/secsy-pki/keys"
 )
 
 // maxMessage bounds what a key is given that signs messages, not digests
@@ -107,92 +109,106 @@ type Summary struct {
 	Latest  time.Time // the last revocation; zero: no entries
 }
 
-// Sign encodes a list of entries (RFC 5280 §5.1), has it signed by is and
-// returns it. Entries come one after another in the order of Serial and are
-// never all in memory. Once they have, head says what else is on the list. The
-// signature's purpose, and whether it is repeatable, are ctx's.
-//
-// What the caller gets is not verified yet: that is the reader's trade.
-func Sign(ctx context.Context, is *ca.Issuer, entries iter.Seq2[Entry, error], head func(Summary) (Header, error)) (*Body, Summary, error) {
-	scheme, err := schemeOf(is.Key.Public())
+// Sign encodes a list of entries (RFC 5280 §5.1), has it signed by is, reads it
+// back before anybody else sees it, and returns it. Entries come one after
+// another in the order of Serial and are never all in memory. Once they have
+// come, head says what else is on the list. The signature's purpose, and whether
+// it is repeatable, are ctx's. Who gets the body releases it.
+func Sign(ctx context.Context, is *ca.Issuer, entries iter.Seq2[Entry, error], head func(Summary) (Header, error)) (*Body, Info, error) {
+	d := &draft{body: newBody(), issuer: is}
+	info, err := d.make(ctx, entries, head)
 	if err != nil {
-		return nil, Summary{}, err
+		return nil, Info{}, errors.Join(err, d.body.Release())
 	}
-	d := newDraft(is.Cert.RawSubject, scheme.alg)
-	sum, err := d.list(ctx, entries)
-	if err == nil {
-		err = d.sign(ctx, is.Key, scheme, sum, head)
-	}
-	if err != nil {
-		return nil, Summary{}, errors.Join(err, d.body.Release())
-	}
-	return d.body, sum, nil
+	return d.body, info, nil
 }
 
-// A draft is a list in the making. The entries' octets must be known before
-// what goes in front of them, and the signature's before the very first octet:
-// so entries are written first, behind a gap that is wide enough for both.
+// A draft is a list in the making. How long the entries are must be known before
+// what goes in front of them, and how long the signature is before the very
+// first octet: so entries are written first, behind a gap that is wide enough
+// for both.
 type draft struct {
 	body   *Body
-	issuer []byte
-	alg    []byte
+	issuer *ca.Issuer
+	scheme scheme
 	gap    int64
 	octets int64 // of entries
+	sum    Summary
+	digest digest // of the entries
+	header Header
 }
 
 // opening is how long all that stands before the entries is at most, issuer and
 // algorithm aside.
 const opening = 96
 
-func newDraft(issuer, alg []byte) *draft {
-	d := &draft{body: newBody(), issuer: issuer, alg: alg, gap: int64(len(issuer) + len(alg) + opening)}
-	return d
+func (d *draft) make(ctx context.Context, entries iter.Seq2[Entry, error], head func(Summary) (Header, error)) (Info, error) {
+	var err error
+	if d.scheme, err = schemeOf(d.issuer.Key.Public()); err != nil {
+		return Info{}, err
+	}
+	d.gap = int64(len(d.issuer.Cert.RawSubject) + len(d.scheme.alg) + opening)
+	if err := d.list(ctx, entries); err != nil {
+		return Info{}, err
+	}
+	if d.header, err = head(d.sum); err != nil {
+		return Info{}, err
+	}
+	if err := d.sign(ctx); err != nil {
+		return Info{}, err
+	}
+	info, err := d.check()
+	if err != nil {
+		return Info{}, fmt.Errorf("checking what was signed: %w", err)
+	}
+	return info, nil
 }
 
 // list writes the entries.
-func (d *draft) list(ctx context.Context, entries iter.Seq2[Entry, error]) (Summary, error) {
+func (d *draft) list(ctx context.Context, entries iter.Seq2[Entry, error]) error {
 	var (
-		sum  Summary
 		last ca.Serial
 		buf  = make([]byte, d.gap, 32<<10)
 	)
 	for e, err := range entries {
 		if err != nil {
-			return sum, fmt.Errorf("reading what is revoked: %w", err)
+			return fmt.Errorf("reading what is revoked: %w", err)
 		}
 		if e.Serial <= last {
-			return sum, fmt.Errorf("serial %s comes after %s", e.Serial, last)
+			return fmt.Errorf("serial %s comes after %s", e.Serial, last)
 		}
 		if buf, err = appendEntry(buf, e); err != nil {
-			return sum, fmt.Errorf("listing: %w", err)
+			return fmt.Errorf("listing: %w", err)
 		}
 		last = e.Serial
-		if e.RevokedAt.After(sum.Latest) {
-			sum.Latest = e.RevokedAt
-		}
-		if sum.Entries++; len(buf) < cap(buf)-128 {
+		d.note(e)
+		if len(buf) < cap(buf)-maxEntry {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
-			return sum, err
+			return err
 		}
-		if err := d.body.write(buf); err != nil {
-			return sum, err
+		if _, err := d.body.Write(buf); err != nil {
+			return err
 		}
 		buf = buf[:0]
 	}
-	err := d.body.write(buf)
+	_, err := d.body.Write(buf)
 	d.octets = d.body.spool.size - d.gap
-	return sum, err
+	return err
+}
+
+func (d *draft) note(e Entry) {
+	d.sum.Entries++
+	if e.RevokedAt.After(d.sum.Latest) {
+		d.sum.Latest = e.RevokedAt
+	}
+	d.digest.addEntry(e)
 }
 
 // sign writes what stands around the entries.
-func (d *draft) sign(ctx context.Context, key keys.Key, s scheme, sum Summary, head func(Summary) (Header, error)) error {
-	h, err := head(sum)
-	if err != nil {
-		return err
-	}
-	f, err := newFrame(d.issuer, d.alg, h, d.octets)
+func (d *draft) sign(ctx context.Context) error {
+	f, err := newFrame(d.issuer.Cert.RawSubject, d.scheme.alg, d.header, d.octets)
 	if err != nil {
 		return err
 	}
@@ -200,25 +216,47 @@ func (d *draft) sign(ctx context.Context, key keys.Key, s scheme, sum Summary, h
 	if err := d.body.overwrite(f.opening, from); err != nil {
 		return err
 	}
-	if err := d.body.write(f.closing); err != nil {
+	if _, err := d.body.Write(f.closing); err != nil {
 		return err
 	}
-	prepared, err := s.prepare(io.NewSectionReader(&d.body.spool, from, d.body.spool.size-from))
+	prepared, err := d.scheme.prepare(io.NewSectionReader(&d.body.spool, from, d.body.spool.size-from))
 	if err != nil {
 		return err
 	}
-	sig, err := key.Sign(ctx, prepared, s.hash)
+	sig, err := d.issuer.Key.Sign(ctx, prepared, d.scheme.hash)
 	if err != nil {
 		return fmt.Errorf("signing: %w", err)
 	}
-	tail, err := appendSignature(append([]byte(nil), s.alg...), sig)
+	tail, err := appendSignature(d.scheme.alg, sig)
 	if err != nil {
 		return fmt.Errorf("encoding signature: %w", err)
 	}
-	if err := d.body.write(tail); err != nil {
+	if _, err := d.body.Write(tail); err != nil {
 		return err
 	}
 	first := appendLength([]byte{tagSequence}, d.body.spool.size-from)
 	d.body.start = from - int64(len(first))
 	return d.body.overwrite(first, d.body.start)
+}
+
+// check holds the finished list against what it was to say.
+func (d *draft) check() (Info, error) {
+	info, err := Verify(d.body, d.issuer)
+	switch {
+	case err != nil:
+		return Info{}, err
+	case !info.ThisUpdate.Equal(d.header.ThisUpdate.Truncate(time.Second)), !info.NextUpdate.Equal(d.header.NextUpdate.Truncate(time.Second)):
+		return Info{}, errors.New("the times are others")
+	case !slices.EqualFunc(info.Extensions, d.header.Extensions, sameExtension):
+		return Info{}, errors.New("the extensions are others")
+	case info.Entries != d.sum.Entries:
+		return Info{}, fmt.Errorf("%d entries became %d", d.sum.Entries, info.Entries)
+	case info.digest != d.digest:
+		return Info{}, errors.New("the entries are others")
+	}
+	return info, nil
+}
+
+func sameExtension(a, b pkix.Extension) bool {
+	return a.Id.Equal(b.Id) && a.Critical == b.Critical && bytes.Equal(a.Value, b.Value)
 }

@@ -9,6 +9,8 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
+	"io"
+	"iter"
 	"log/slog"
 	"math/big"
 	"slices"
@@ -35,6 +37,9 @@ type world struct {
 	leaseUntil  time.Time
 	scheduledAt time.Time
 	list        []CRL // published, latest last
+	bodies      map[BodyID][]byte
+	puts        int
+	forgotten   ca.Serial // by Revoked alone
 	audits      []audit.Entry
 	publishErr  error
 	headErr     error
@@ -51,7 +56,7 @@ func newWorld(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, key: key, keys: keystest.New(), revoked: map[ca.Serial]revoked{}}
+	w := &world{t: t, key: key, keys: keystest.New(), revoked: map[ca.Serial]revoked{}, bodies: map[BodyID][]byte{}}
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), RawSubject: oddSubject(t),
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(30, 0, 0),
@@ -165,11 +170,7 @@ func run(t *testing.T, s *Server) (stop func()) {
 // current parses what s serves and verifies it.
 func (w *world) current(s *Server) *x509.RevocationList {
 	w.t.Helper()
-	c, ok := s.Current(w.issuer.ID)
-	if !ok {
-		w.t.Fatal("no CRL")
-	}
-	l, err := x509.ParseRevocationList(c.DER)
+	l, err := x509.ParseRevocationList(w.der(s))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -177,6 +178,17 @@ func (w *world) current(s *Server) *x509.RevocationList {
 		w.t.Fatal(err)
 	}
 	return l
+}
+
+// der is what s serves.
+func (w *world) der(s *Server) []byte {
+	w.t.Helper()
+	l, ok := s.shelves[w.issuer.ID].take()
+	if !ok {
+		w.t.Fatal("no CRL")
+	}
+	defer func() { _ = l.file.body.Release() }()
+	return bytesOf(w.t, l.file.body)
 }
 
 func serials(l *x509.RevocationList) []ca.Serial {
@@ -239,17 +251,61 @@ func (w *world) Release(_ context.Context, _ ca.IssuerID, n Number) error {
 	return nil
 }
 
-func (w *world) Revoked(_ context.Context, _ ca.IssuerID, cutoff time.Time) ([]Entry, error) {
+func (w *world) Revoked(_ context.Context, _ ca.IssuerID, cutoff time.Time) iter.Seq2[Entry, error] {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out []Entry
 	for _, r := range w.revoked {
-		if !r.notAfter.Before(cutoff) || !r.RevokedAt.Before(cutoff) {
+		if r.listed(cutoff) && r.Serial != w.forgotten {
 			out = append(out, r.Entry)
 		}
 	}
 	slices.SortFunc(out, func(a, b Entry) int { return bytes.Compare([]byte(a.Serial), []byte(b.Serial)) })
-	return out, nil
+	return each(out)
+}
+
+func (r revoked) listed(cutoff time.Time) bool {
+	return !r.notAfter.Before(cutoff) || !r.RevokedAt.Before(cutoff)
+}
+
+func (w *world) StillRevoked(_ context.Context, _ ca.IssuerID, serials []ca.Serial, cutoff time.Time) ([]ca.Serial, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var still []ca.Serial
+	for _, s := range serials {
+		if r, ok := w.revoked[s]; ok && r.listed(cutoff) {
+			still = append(still, s)
+		}
+	}
+	return still, nil
+}
+
+func (w *world) Put(_ context.Context, _ time.Time, r io.Reader) (BodyID, error) {
+	content, err := io.ReadAll(r)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.puts++
+	id := BodyID(fmt.Sprint("body ", w.puts))
+	w.bodies[id] = content
+	return id, err
+}
+
+func (w *world) Get(_ context.Context, id BodyID, to io.Writer) error {
+	w.mu.Lock()
+	content, ok := w.bodies[id]
+	w.mu.Unlock()
+	if !ok {
+		return ErrNone
+	}
+	_, err := to.Write(content)
+	return err
+}
+
+func (w *world) Drop(_ context.Context, id BodyID) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.bodies, id)
+	return nil
 }
 
 func (w *world) Publish(_ context.Context, p Publication) error {
@@ -260,6 +316,9 @@ func (w *world) Publish(_ context.Context, p Publication) error {
 	}
 	if n := len(w.list); n > 0 && w.list[n-1].Number >= p.Number || p.Number > w.number {
 		return ErrSuperseded
+	}
+	if int64(len(w.bodies[p.Body])) != p.Octets {
+		return ErrIncomplete
 	}
 	w.list, w.audits = append(w.list, p.CRL), append(w.audits, p.Audit)
 	if p.Scheduled {

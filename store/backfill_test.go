@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"database/sql"
 	"path/filepath"
 	"testing"
@@ -13,26 +14,29 @@ import (
 	"github.com/secsy-pki/secsy-pki/store/storetest"
 )
 
+// oldDatabases opens an empty database of each engine, to be migrated step by step.
+var oldDatabases = map[string]func(t *testing.T) (*sql.DB, *goose.Provider){
+	"sqlite": func(t *testing.T) (*sql.DB, *goose.Provider) {
+		db, err := sql.Open("sqlite3", filepath.Join(t.TempDir(), "old.db"))
+		noError(t, err)
+		p, err := goose.NewProvider(goose.DialectSQLite3, db, migrations.SQLite())
+		noError(t, err)
+		return db, p
+	},
+	"postgres": func(t *testing.T) (*sql.DB, *goose.Provider) {
+		db, err := sql.Open("pgx", storetest.PostgresURL(t))
+		noError(t, err)
+		p, err := goose.NewProvider(goose.DialectPostgres, db, migrations.Postgres())
+		noError(t, err)
+		return db, p
+	},
+}
+
 // What was revoked before there were numbers has one afterwards, in the order
 // of time, so that who follows the changes by number misses none of it.
 func TestOldRevocationsAreNumbered(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func(t *testing.T) (*sql.DB, *goose.Provider){
-		"sqlite": func(t *testing.T) (*sql.DB, *goose.Provider) {
-			db, err := sql.Open("sqlite3", filepath.Join(t.TempDir(), "old.db"))
-			noError(t, err)
-			p, err := goose.NewProvider(goose.DialectSQLite3, db, migrations.SQLite())
-			noError(t, err)
-			return db, p
-		},
-		"postgres": func(t *testing.T) (*sql.DB, *goose.Provider) {
-			db, err := sql.Open("pgx", storetest.PostgresURL(t))
-			noError(t, err)
-			p, err := goose.NewProvider(goose.DialectPostgres, db, migrations.Postgres())
-			noError(t, err)
-			return db, p
-		},
-	} {
+	for name, open := range oldDatabases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, p := open(t)
@@ -61,6 +65,57 @@ func TestOldRevocationsAreNumbered(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A CRL that was one value is in pieces afterwards, and the same.
+func TestOldCRLsAreCutIntoPieces(t *testing.T) {
+	t.Parallel()
+	for name, open := range oldDatabases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, p := open(t)
+			defer db.Close()
+			_, err := p.UpTo(t.Context(), 16)
+			noError(t, err)
+			content := make([]byte, 2<<20+7)
+			for i := range content {
+				content[i] = byte(i >> 9)
+			}
+			for number, n := range []int{0, 1, 1 << 20, len(content)} {
+				_, err = db.ExecContext(t.Context(), `INSERT INTO crls (issuer, number, this_update, next_update, entries, revocations, compromises, der)
+					VALUES ('one', $1, 0, 0, 0, 0, 0, $2)`, number, content[:n])
+				noError(t, err)
+			}
+			_, err = p.Up(t.Context())
+			noError(t, err)
+			for number, n := range []int{0, 1, 1 << 20, len(content)} {
+				var octets int
+				err := db.QueryRowContext(t.Context(), `SELECT b.octets FROM crls l JOIN crl_bodies b ON b.id = l.body
+					WHERE l.number = $1 AND b.octets = l.octets AND b.published = 1`, number).Scan(&octets)
+				if got := pieces(t, db, number); err != nil || octets != n || !bytes.Equal(got, content[:n]) {
+					t.Errorf("CRL %d of %d octets: %d, in pieces %d, %v", number, n, octets, len(got), err)
+				}
+			}
+		})
+	}
+}
+
+// pieces puts a CRL together again.
+func pieces(t *testing.T, db *sql.DB, number int) (all []byte) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), `SELECT k.octets FROM crls l JOIN crl_chunks k ON k.body = l.body WHERE l.number = $1 ORDER BY k.seq`, number)
+	noError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var piece []byte
+		noError(t, rows.Scan(&piece))
+		if len(piece) > 1<<20 {
+			t.Errorf("a piece of %d octets", len(piece))
+		}
+		all = append(all, piece...)
+	}
+	noError(t, rows.Err())
+	return all
 }
 
 func noError(t *testing.T, err error) {

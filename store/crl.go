@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/ca"
@@ -51,13 +52,14 @@ func (c *CRL) Head(ctx context.Context, issuer ca.IssuerID) (crl.Head, error) {
 func (c *CRL) Latest(ctx context.Context, issuer ca.IssuerID) (crl.CRL, error) {
 	var (
 		number, thisUpdate, nextUpdate, entries int64
+		body                                    string
 		l                                       = crl.CRL{Issuer: issuer}
 	)
 	err := c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
-		return tx.QueryRow(ctx, `SELECT l.number, l.this_update, l.next_update, l.entries, l.revocations, l.compromises, l.der
+		return tx.QueryRow(ctx, `SELECT l.number, l.this_update, l.next_update, l.entries, l.revocations, l.compromises, l.octets, l.body
 			FROM crl_heads h JOIN crls l ON l.issuer = h.issuer AND l.number = h.published
 			WHERE h.issuer = $1`, string(issuer)).
-			Scan(&number, &thisUpdate, &nextUpdate, &entries, &l.Count.Revocations, &l.Count.Compromises, &l.DER)
+			Scan(&number, &thisUpdate, &nextUpdate, &entries, &l.Count.Revocations, &l.Count.Compromises, &l.Octets, &body)
 	})
 	if errors.Is(err, ErrNoRows) {
 		return crl.CRL{}, crl.ErrNone
@@ -65,7 +67,7 @@ func (c *CRL) Latest(ctx context.Context, issuer ca.IssuerID) (crl.CRL, error) {
 	if err != nil {
 		return crl.CRL{}, fmt.Errorf("reading CRL: %w", err)
 	}
-	l.Number, l.Entries = crl.Number(number), int(entries)
+	l.Number, l.Entries, l.Body = crl.Number(number), int(entries), crl.BodyID(body)
 	l.ThisUpdate, l.NextUpdate = fromMicros(thisUpdate), fromMicros(nextUpdate)
 	return l, nil
 }
@@ -104,37 +106,74 @@ func (c *CRL) Release(ctx context.Context, issuer ca.IssuerID, n crl.Number) err
 	return nil
 }
 
-// Revoked lists the revoked certificates of one issuer in the order of serials.
-func (c *CRL) Revoked(ctx context.Context, issuer ca.IssuerID, cutoff time.Time) ([]crl.Entry, error) {
-	var out []crl.Entry
-	err := c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
-		out = nil
-		rows, err := tx.Query(ctx, `SELECT c.serial, c.revoked_at, c.reason FROM certificates c
-			WHERE c.issuer = $1 AND c.revoked_at <> 0 AND (c.not_after >= $2 OR c.revoked_at >= $2)
-			ORDER BY c.serial`, string(issuer), micros(cutoff))
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var (
-				serial     string
-				at, reason int64
-			)
-			if err := rows.Scan(&serial, &at, &reason); err != nil {
+// Revoked gives out the revoked certificates of one issuer in the order of
+// serials, from one transaction that lasts as long as they are taken.
+func (c *CRL) Revoked(ctx context.Context, issuer ca.IssuerID, cutoff time.Time) iter.Seq2[crl.Entry, error] {
+	return func(yield func(crl.Entry, error) bool) {
+		err := c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
+			rows, err := tx.Query(ctx, `SELECT c.serial, c.revoked_at, c.reason, c.invalidity_at FROM certificates c
+				WHERE c.issuer = $1 AND c.revoked_at <> 0 AND (c.not_after >= $2 OR c.revoked_at >= $2)
+				ORDER BY c.serial`, string(issuer), micros(cutoff))
+			if err != nil {
 				return err
 			}
-			out = append(out, crl.Entry{Serial: ca.Serial(serial), RevokedAt: fromMicros(at), Reason: ca.Reason(reason)})
+			defer rows.Close()
+			return yieldEntries(rows, yield)
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			yield(crl.Entry{}, fmt.Errorf("listing revoked certificates: %w", err))
 		}
-		return rows.Err()
-	})
-	if err != nil {
-		return nil, fmt.Errorf("listing revoked certificates: %w", err)
 	}
-	return out, nil
 }
 
-// Publish makes p the latest CRL and drops those beyond the last p.Keep.
+// errEnough says that whoever took entries wants no more.
+var errEnough = errors.New("store: no more entries are wanted")
+
+func yieldEntries(rows Rows, yield func(crl.Entry, error) bool) error {
+	var (
+		serial              string
+		at, reason, invalid int64
+	)
+	for rows.Next() {
+		if err := rows.Scan(&serial, &at, &reason, &invalid); err != nil {
+			return err
+		}
+		e := crl.Entry{Serial: ca.Serial(serial), RevokedAt: fromMicros(at), Reason: ca.Reason(reason), InvalidAt: fromMicros(invalid)}
+		if !yield(e, nil) {
+			return errEnough
+		}
+	}
+	return rows.Err()
+}
+
+// StillRevoked asks for each of serials whether Revoked would give it out.
+func (c *CRL) StillRevoked(ctx context.Context, issuer ca.IssuerID, serials []ca.Serial, cutoff time.Time) ([]ca.Serial, error) {
+	var still []ca.Serial
+	err := c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
+		still = nil
+		for _, s := range serials {
+			var one int64
+			err := tx.QueryRow(ctx, `SELECT 1 FROM certificates c
+				WHERE c.serial = $3 AND c.issuer = $1 AND c.revoked_at <> 0 AND (c.not_after >= $2 OR c.revoked_at >= $2)`,
+				string(issuer), micros(cutoff), string(s)).Scan(&one)
+			switch {
+			case err == nil:
+				still = append(still, s)
+			case !errors.Is(err, ErrNoRows):
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("asking what is still revoked: %w", err)
+	}
+	return still, nil
+}
+
+// Publish makes p the latest CRL and drops those beyond the last p.Keep. That
+// the octets are published locks them against Drop, and says whether they are all
+// there.
 func (c *CRL) Publish(ctx context.Context, p crl.Publication) error {
 	return c.db.Write(ctx, func(ctx context.Context, tx Tx) error {
 		var scheduledAt int64
@@ -153,12 +192,26 @@ func (c *CRL) Publish(ctx context.Context, p crl.Publication) error {
 		if n == 0 {
 			return crl.ErrSuperseded
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO crls (issuer, number, this_update, next_update, entries, revocations, compromises, der)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+		n, err = tx.Exec(ctx, `UPDATE crl_bodies SET published = 1 WHERE id = $1 AND octets = $2 AND published = 0`, string(p.Body), p.Octets)
+		if err != nil {
+			return fmt.Errorf("publishing the octets of CRL %d: %w", p.Number, err)
+		}
+		if n == 0 {
+			return crl.ErrIncomplete
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO crls (issuer, number, this_update, next_update, entries, revocations, compromises, octets, body)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
 			string(p.Issuer), int64(p.Number), micros(p.ThisUpdate), micros(p.NextUpdate), int64(p.Entries),
-			p.Count.Revocations, p.Count.Compromises, p.DER)
+			p.Count.Revocations, p.Count.Compromises, p.Octets, string(p.Body))
 		if err != nil {
 			return fmt.Errorf("keeping CRL %d: %w", p.Number, err)
+		}
+		_, err = tx.Exec(ctx, `DELETE FROM crl_bodies WHERE id IN (
+				SELECT l.body FROM crls l WHERE l.issuer = $1 AND l.number NOT IN (
+					SELECT k.number FROM crls k WHERE k.issuer = $1 ORDER BY k.number DESC LIMIT $2))`,
+			string(p.Issuer), int64(p.Keep))
+		if err != nil {
+			return fmt.Errorf("dropping the octets of old CRLs: %w", err)
 		}
 		_, err = tx.Exec(ctx, `DELETE FROM crls WHERE issuer = $1 AND number NOT IN (
 				SELECT k.number FROM crls k WHERE k.issuer = $1 ORDER BY k.number DESC LIMIT $2)`,

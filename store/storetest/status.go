@@ -1,14 +1,16 @@
 package storetest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/audit"
@@ -28,6 +30,9 @@ func Status(t *testing.T, open func(t *testing.T) *store.DB) {
 		"LateCRLIsSuperseded":                  statusSuperseded,
 		"OnlyTheLastCRLsStay":                  statusKeep,
 		"CountChangesWithWhateverACRLMustList": statusCount,
+		"CRLsComeBackInOnePiece":               statusBodies,
+		"CRLsThatNobodyPublishedGo":            statusOrphans,
+		"IncompleteCRLIsNotPublished":          statusIncomplete,
 		"ExpiredAreListedUntilOneScheduledCRL": statusRevoked,
 		"NumbersOfChangesFollowTheCommits":     statusSequence,
 		"OlderProgramsAreGivenANumber":         statusOlder,
@@ -231,9 +236,137 @@ func statusPublication(n crl.Number, scheduled bool) crl.Publication {
 	return crl.Publication{
 		CRL: crl.CRL{
 			Issuer: statusIssuer, Number: n, ThisUpdate: now.Add(time.Duration(n) * time.Second), NextUpdate: now.Add(time.Hour), Entries: 7,
-			Count: crl.Count{Revocations: 9, Compromises: 2}, DER: fmt.Appendf(nil, "CRL %d", n),
+			Count: crl.Count{Revocations: 9, Compromises: 2},
 		},
 		Scheduled: scheduled, Keep: 3, Audit: audit.New("system", "crl.issued", fmt.Sprintf("crl/%s/%d", statusIssuer, n), nil),
+	}
+}
+
+// statusPut keeps the octets of p.
+func statusPut(t *testing.T, c *store.CRL, p crl.Publication, content string) crl.Publication {
+	t.Helper()
+	var err error
+	if p.Body, err = c.Put(t.Context(), statusNow(), strings.NewReader(content)); err != nil {
+		t.Fatal(err)
+	}
+	p.Octets = int64(len(content))
+	return p
+}
+
+func statusGet(t *testing.T, c *store.CRL, id crl.BodyID) string {
+	t.Helper()
+	var content strings.Builder
+	if err := c.Get(t.Context(), id, &content); err != nil {
+		t.Error(err)
+	}
+	return content.String()
+}
+
+// statusChunks counts the bodies and the pieces that are there.
+func statusChunks(t *testing.T, db *store.DB) (bodies, chunks int64) {
+	t.Helper()
+	err := db.Read(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		return tx.QueryRow(ctx, `SELECT (SELECT COUNT(*) FROM crl_bodies), (SELECT COUNT(*) FROM crl_chunks)`).Scan(&bodies, &chunks)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bodies, chunks
+}
+
+// statusBodies: octets come back as they were put, however many pieces they are.
+func statusBodies(t *testing.T, db *store.DB) {
+	c := store.NewCRL(db)
+	long := make([]byte, 3<<20+5)
+	for i := range long {
+		long[i] = byte(i >> 8)
+	}
+	for _, n := range []int{0, 1, 1<<20 - 1, 1 << 20, 1<<20 + 1, len(long)} {
+		p := statusPut(t, c, statusPublication(1, true), string(long[:n]))
+		if got := statusGet(t, c, p.Body); got != string(long[:n]) {
+			t.Errorf("%d octets came back as %d", n, len(got))
+		}
+	}
+	if bodies, chunks := statusChunks(t, db); bodies != 6 || chunks != 1+1+1+2+4 {
+		t.Errorf("%d bodies in %d pieces", bodies, chunks)
+	}
+	if err := c.Get(t.Context(), "none", io.Discard); !errors.Is(err, crl.ErrNone) {
+		t.Errorf("what is not there: %v", err)
+	}
+	full := errors.New("the disk is full")
+	if err := c.Get(t.Context(), statusPut(t, c, crl.Publication{}, "x").Body, failingWriter{full}); !errors.Is(err, full) {
+		t.Errorf("a reader that fails: %v", err)
+	}
+	if _, err := c.Put(t.Context(), statusNow(), iotest.ErrReader(full)); !errors.Is(err, full) {
+		t.Errorf("a writer that fails: %v", err)
+	}
+}
+
+type failingWriter struct{ err error }
+
+func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// statusOrphans: what was put and not published goes when it is dropped, or in
+// time; what was published stays whatever is said.
+func statusOrphans(t *testing.T, db *store.DB) {
+	c := store.NewCRL(db)
+	p := statusPut(t, c, statusPublication(statusReserve(t, c, 1), true), "published")
+	if err := c.Publish(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Drop(t.Context(), p.Body); err != nil {
+		t.Error(err)
+	}
+	dropped := statusPut(t, c, statusPublication(1, true), "dropped")
+	if err := c.Drop(t.Context(), dropped.Body); err != nil {
+		t.Error(err)
+	}
+	if err := c.Get(t.Context(), dropped.Body, io.Discard); !errors.Is(err, crl.ErrNone) {
+		t.Errorf("dropped: %v", err)
+	}
+	left := statusPut(t, c, statusPublication(1, true), "left behind by a crash")
+	for _, step := range []struct {
+		after time.Duration
+		want  int64
+	}{{59 * time.Minute, 3}, {2 * time.Hour, 2}} {
+		if _, err := c.Put(t.Context(), statusNow().Add(step.after), strings.NewReader("another")); err != nil {
+			t.Fatal(err)
+		}
+		if bodies, _ := statusChunks(t, db); bodies != step.want {
+			t.Errorf("%d bodies after %v, want %d", bodies, step.after, step.want)
+		}
+	}
+	if err := c.Get(t.Context(), left.Body, io.Discard); !errors.Is(err, crl.ErrNone) {
+		t.Errorf("left behind: %v", err)
+	}
+	if got := statusGet(t, c, p.Body); got != "published" {
+		t.Errorf("published: %q", got)
+	}
+}
+
+// statusIncomplete: a CRL whose octets are not all there is not published, nor
+// are the octets of another one.
+func statusIncomplete(t *testing.T, db *store.DB) {
+	c := store.NewCRL(db)
+	p := statusPut(t, c, statusPublication(statusReserve(t, c, 1), true), "octets")
+	short, none := p, p
+	short.Octets++
+	none.Body = "none"
+	for _, bad := range []crl.Publication{short, none} {
+		if err := c.Publish(t.Context(), bad); !errors.Is(err, crl.ErrIncomplete) {
+			t.Errorf("%+v: %v", bad.CRL, err)
+		}
+	}
+	if _, err := c.Latest(t.Context(), statusIssuer); !errors.Is(err, crl.ErrNone) {
+		t.Errorf("latest: %v", err)
+	}
+	if err := c.Publish(t.Context(), p); err != nil {
+		t.Error(err)
+	}
+	again := statusPublication(statusReserve(t, c, 1), true)
+	again.Body, again.Octets = p.Body, p.Octets
+	if err := c.Publish(t.Context(), again); !errors.Is(err, crl.ErrIncomplete) {
+		t.Errorf("octets of another CRL: %v", err)
 	}
 }
 
@@ -243,7 +376,7 @@ func statusSuperseded(t *testing.T, db *store.DB) {
 		t.Errorf("a number never taken: %v", err)
 	}
 	slow, quick := statusReserve(t, c, 1), statusReserve(t, c, 1)
-	want := statusPublication(quick, true)
+	want := statusPut(t, c, statusPublication(quick, true), "quick")
 	if err := c.Publish(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +386,7 @@ func statusSuperseded(t *testing.T, db *store.DB) {
 		}
 	}
 	got, err := c.Latest(t.Context(), statusIssuer)
-	if err != nil || got.Number != quick || !bytes.Equal(got.DER, want.DER) || got.Count != want.Count || got.Entries != want.Entries ||
+	if err != nil || got.Number != quick || got.Body != want.Body || got.Octets != want.Octets || got.Count != want.Count || got.Entries != want.Entries ||
 		!got.ThisUpdate.Equal(want.ThisUpdate) || !got.NextUpdate.Equal(want.NextUpdate) {
 		t.Errorf("latest %+v, %v; want %+v", got, err, want.CRL)
 	}
@@ -262,7 +395,8 @@ func statusSuperseded(t *testing.T, db *store.DB) {
 		t.Errorf("head %+v, %v", h, err)
 	}
 	// A CRL out of schedule leaves the schedule as it is.
-	if err := c.Publish(t.Context(), statusPublication(statusReserve(t, c, 1), false)); err != nil {
+	early := statusPut(t, c, statusPublication(statusReserve(t, c, 1), false), "early")
+	if err := c.Publish(t.Context(), early); err != nil {
 		t.Fatal(err)
 	}
 	if h, err := c.Head(t.Context(), statusIssuer); err != nil || h.Published <= quick || !h.ScheduledAt.Equal(want.ThisUpdate) {
@@ -273,9 +407,13 @@ func statusSuperseded(t *testing.T, db *store.DB) {
 func statusKeep(t *testing.T, db *store.DB) {
 	c := store.NewCRL(db)
 	for range 6 {
-		if err := c.Publish(t.Context(), statusPublication(statusReserve(t, c, 1), true)); err != nil {
+		p := statusPut(t, c, statusPublication(statusReserve(t, c, 1), true), "octets")
+		if err := c.Publish(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if bodies, chunks := statusChunks(t, db); bodies != 3 || chunks != 3 {
+		t.Errorf("%d bodies in %d pieces", bodies, chunks)
 	}
 	var n, lowest int64
 	err := db.Read(t.Context(), func(ctx context.Context, tx store.Tx) error {
@@ -308,6 +446,17 @@ func statusCount(t *testing.T, db *store.DB) {
 	expect("a reason changed", crl.Count{Revocations: 2, Compromises: 2})
 }
 
+func statusEntries(t *testing.T, c *store.CRL, cutoff time.Time) (entries []crl.Entry) {
+	t.Helper()
+	for e, err := range c.Revoked(t.Context(), statusIssuer, cutoff) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}
+
 func statusRevoked(t *testing.T, db *store.DB) {
 	c, now := store.NewCRL(db), statusNow()
 	long := now.Add(-48 * time.Hour)
@@ -328,13 +477,13 @@ func statusRevoked(t *testing.T, db *store.DB) {
 	}
 	serials := func(cutoff time.Time) []ca.Serial {
 		t.Helper()
-		list, err := c.Revoked(t.Context(), statusIssuer, cutoff)
-		if err != nil {
-			t.Fatal(err)
-		}
 		var out []ca.Serial
-		for _, e := range list {
+		for _, e := range statusEntries(t, c, cutoff) {
 			out = append(out, e.Serial)
+		}
+		still, err := c.StillRevoked(t.Context(), statusIssuer, []ca.Serial{"0a", "0b", "0c", "0d", "0e", "0f", "7f00", "ff"}, cutoff)
+		if err != nil || !slices.Equal(still, out) {
+			t.Errorf("still revoked: %v, %v; want %v", still, err, out)
 		}
 		return out
 	}
@@ -345,10 +494,7 @@ func statusRevoked(t *testing.T, db *store.DB) {
 	if got, want := serials(now.Add(-24*time.Hour)), []ca.Serial{"0a", "0c", "0f", "7f00"}; !slices.Equal(got, want) {
 		t.Errorf("since: %v, want %v", got, want)
 	}
-	list, err := c.Revoked(t.Context(), statusIssuer, time.Time{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := statusEntries(t, c, time.Time{})
 	if got, want := list[0], (crl.Entry{Serial: "0a", RevokedAt: long.Add(time.Microsecond)}); got != want {
 		t.Errorf("entry %+v, want %+v", got, want)
 	}

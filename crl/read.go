@@ -1,0 +1,462 @@
+package crl
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/maphash"
+	"io"
+	"math"
+	"time"
+
+	"golang.org/x/crypto/cryptobyte"
+	cryptobyte_asn1 "golang.org/x/crypto/cryptobyte/asn1"
+
+	"github.com/secsy-pki/secsy-pki/ca"
+)
+
+const (
+	// maxField bounds the fields of a list besides its entries: a name, the
+	// extensions, a signature.
+	maxField = 64 << 10
+	// readBuffer holds the longest field with its header.
+	readBuffer = maxField + 16
+)
+
+// An Info is what a list says, its entries left out.
+type Info struct {
+	Issuer     []byte // Name, DER
+	ThisUpdate time.Time
+	NextUpdate time.Time
+	Number     Number
+	Extensions []pkix.Extension
+	Entries    int
+	SHA256     [sha256.Size]byte // of the whole list
+
+	digest digest // of the entries
+	alg    []byte
+	tbs    *io.SectionReader
+	sig    []byte
+}
+
+// Scope is the value of the issuing distribution point, nil if there is none.
+func (i Info) Scope() []byte {
+	for _, e := range i.Extensions {
+		if e.Id.Equal(oidDistributionPoint) {
+			return e.Value
+		}
+	}
+	return nil
+}
+
+// A listed is an entry as it stands in a list.
+type listed struct {
+	serial    []byte // magnitude; only until the next entry
+	revokedAt int64  // in seconds since 1970
+	invalidAt int64  // noDate: not said
+	reason    ca.Reason
+}
+
+const noDate = math.MinInt64
+
+func (l listed) Serial() ca.Serial { return ca.Serial(hex.EncodeToString(l.serial)) }
+
+// A reader goes through a list from its first octet to its last. It takes
+// nothing but what Sign writes: DER, serials in order, extensions known.
+type reader struct {
+	body *Body
+	sum  hash.Hash
+	buf  *bufio.Reader
+	pos  int64
+	end  int64 // of what is being read
+
+	info    Info
+	tbsFrom int64
+	tbsEnd  int64
+	listEnd int64 // of the entries; 0: there are none
+	last    []byte
+}
+
+var errSyntax = errors.New("it is not DER of a version 2 list")
+
+// read returns a reader that stands before the first entry.
+func read(b *Body) (*reader, error) {
+	r := &reader{body: b, sum: sha256.New(), end: b.Size()}
+	r.buf = bufio.NewReaderSize(io.TeeReader(b.Open(), r.sum), readBuffer)
+	if err := r.readOpening(); err != nil {
+		return nil, fmt.Errorf("reading a list's opening: %w", err)
+	}
+	return r, nil
+}
+
+func (r *reader) readOpening() error {
+	n, err := r.header(tagSequence)
+	if err != nil {
+		return err
+	}
+	if r.pos+n != r.end {
+		return errSyntax
+	}
+	r.tbsFrom = r.pos
+	if n, err = r.header(tagSequence); err != nil {
+		return err
+	}
+	if r.tbsEnd = r.pos + n; r.tbsEnd > r.end {
+		return errSyntax
+	}
+	r.end = r.tbsEnd
+	version, err := r.element(tagInteger)
+	if err != nil || !bytes.Equal(version, []byte{tagInteger, 1, 1}) {
+		return errors.Join(err, errSyntax)
+	}
+	for _, field := range []*[]byte{&r.info.alg, &r.info.Issuer} {
+		e, err := r.element(tagSequence)
+		if err != nil {
+			return err
+		}
+		*field = bytes.Clone(e)
+	}
+	if err := r.readTimes(); err != nil {
+		return err
+	}
+	if tag, err := r.peekTag(); err != nil || tag != tagSequence {
+		return err
+	}
+	if n, err = r.header(tagSequence); err != nil {
+		return err
+	}
+	if r.listEnd = r.pos + n; n == 0 || r.listEnd > r.end {
+		return errSyntax // RFC 5280 §5.1.2.6: absent when empty
+	}
+	return nil
+}
+
+func (r *reader) readTimes() error {
+	for _, field := range []*time.Time{&r.info.ThisUpdate, &r.info.NextUpdate} {
+		tag, err := r.peekTag()
+		if err != nil {
+			return err
+		}
+		e, err := r.element(tag)
+		if err != nil {
+			return err
+		}
+		at, rest, ok := cutTime(e)
+		if !ok || len(rest) > 0 {
+			return errSyntax
+		}
+		*field = time.Unix(at, 0).UTC()
+	}
+	return nil
+}
+
+// next returns the next entry, and false after the last.
+func (r *reader) next() (listed, bool, error) {
+	if r.pos >= r.listEnd {
+		return listed{}, false, nil
+	}
+	e, err := r.element(tagSequence)
+	if err != nil || r.pos > r.listEnd {
+		return listed{}, false, errors.Join(err, errSyntax)
+	}
+	l, ok := parseEntry(e)
+	if !ok {
+		return listed{}, false, fmt.Errorf("entry %d: %w", r.info.Entries+1, errSyntax)
+	}
+	if bytes.Compare(r.last, l.serial) >= 0 {
+		return listed{}, false, fmt.Errorf("serial %s comes after %x", l.Serial(), r.last)
+	}
+	r.last = append(r.last[:0], l.serial...)
+	r.info.Entries++
+	r.info.digest.add(l)
+	return l, true, nil
+}
+
+// finish reads what comes after the entries.
+func (r *reader) finish() (Info, error) {
+	if err := r.readClosing(); err != nil {
+		return Info{}, fmt.Errorf("reading a list's closing: %w", err)
+	}
+	r.sum.Sum(r.info.SHA256[:0])
+	r.info.tbs = io.NewSectionReader(r.body.Open(), r.tbsFrom, r.tbsEnd-r.tbsFrom)
+	return r.info, nil
+}
+
+func (r *reader) readClosing() error {
+	exts, err := r.element(tagExtensions)
+	if err != nil || r.pos != r.tbsEnd {
+		return errors.Join(err, errSyntax)
+	}
+	if err := r.parseExtensions(exts); err != nil {
+		return err
+	}
+	r.end = r.body.Size()
+	alg, err := r.element(tagSequence)
+	if err != nil || !bytes.Equal(alg, r.info.alg) {
+		return errors.Join(err, errSyntax)
+	}
+	bits, err := r.element(tagBitString)
+	if err != nil || r.pos != r.end {
+		return errors.Join(err, errSyntax)
+	}
+	s := cryptobyte.String(bytes.Clone(bits))
+	if !s.ReadASN1BitStringAsBytes(&r.info.sig) {
+		return errSyntax
+	}
+	return nil
+}
+
+func (r *reader) parseExtensions(der []byte) error {
+	s := cryptobyte.String(bytes.Clone(der))
+	var inner cryptobyte.String
+	if !s.ReadASN1(&inner, cryptobyte_asn1.Tag(0).Constructed().ContextSpecific()) {
+		return errSyntax
+	}
+	if rest, err := asn1.Unmarshal(inner, &r.info.Extensions); err != nil || len(rest) > 0 {
+		return errors.Join(err, errSyntax)
+	}
+	numbers := 0
+	for _, e := range r.info.Extensions {
+		if !e.Id.Equal(oidNumber) {
+			continue
+		}
+		value := cryptobyte.String(e.Value)
+		if !value.ReadASN1Integer((*int64)(&r.info.Number)) || !value.Empty() || r.info.Number < 0 {
+			return errSyntax
+		}
+		numbers++
+	}
+	if numbers != 1 {
+		return errSyntax
+	}
+	return nil
+}
+
+// peekTag returns the tag of the next element without reading it.
+func (r *reader) peekTag() (byte, error) {
+	if r.pos >= r.end {
+		return 0, errSyntax
+	}
+	b, err := r.buf.Peek(1)
+	if err != nil {
+		return 0, err
+	}
+	return b[0], nil
+}
+
+// header reads a tag and a length, which it returns.
+func (r *reader) header(tag byte) (int64, error) {
+	head, n, err := r.peekHeader(tag)
+	if err != nil {
+		return 0, err
+	}
+	r.pos += int64(head)
+	_, err = r.buf.Discard(head)
+	return n, err
+}
+
+// peekHeader returns how long the next element's header and content are.
+func (r *reader) peekHeader(tag byte) (head int, n int64, err error) {
+	b, err := r.buf.Peek(int(min(r.end-r.pos, 10)))
+	if err != nil {
+		return 0, 0, err
+	}
+	if len(b) < 2 || b[0] != tag {
+		return 0, 0, errSyntax
+	}
+	if b[1] < 0x80 {
+		return 2, int64(b[1]), nil
+	}
+	octets := int(b[1] & 0x7f)
+	if octets == 0 || octets > 5 || len(b) < 2+octets || b[2] == 0 {
+		return 0, 0, errSyntax
+	}
+	for _, o := range b[2 : 2+octets] {
+		n = n<<8 | int64(o)
+	}
+	if n < 0x80 {
+		return 0, 0, errSyntax // not minimal
+	}
+	return 2 + octets, n, nil
+}
+
+// element reads a whole element. What it returns is good until the next call.
+func (r *reader) element(tag byte) ([]byte, error) {
+	head, n, err := r.peekHeader(tag)
+	if err != nil {
+		return nil, err
+	}
+	if n > maxField || r.pos+int64(head)+n > r.end {
+		return nil, errSyntax
+	}
+	whole := head + int(n)
+	b, err := r.buf.Peek(whole)
+	if err != nil {
+		return nil, err
+	}
+	r.pos += int64(whole)
+	_, err = r.buf.Discard(whole)
+	return b, err
+}
+
+// parseEntry reads what appendEntry writes.
+func parseEntry(der []byte) (listed, bool) {
+	if len(der) < 2 || int(der[1]) != len(der)-2 {
+		return listed{}, false
+	}
+	l := listed{invalidAt: noDate}
+	rest, ok := der[2:], false
+	if l.serial, rest, ok = cutSerial(rest); !ok {
+		return l, false
+	}
+	if l.revokedAt, rest, ok = cutTime(rest); !ok {
+		return l, false
+	}
+	return l, l.parseExtensions(rest)
+}
+
+func (l *listed) parseExtensions(der []byte) bool {
+	if len(der) == 0 {
+		return true
+	}
+	if len(der) < 3 || der[0] != tagSequence || int(der[1]) != len(der)-2 {
+		return false
+	}
+	der = der[2:]
+	if value, rest, ok := cutExtension(der, oidInvalidityAt); ok {
+		at, left, ok := cutGeneralizedTime(value)
+		if !ok || len(left) > 0 {
+			return false
+		}
+		l.invalidAt, der = at, rest
+	}
+	if value, rest, ok := cutExtension(der, oidReason); ok {
+		if len(value) != 3 || value[0] != tagEnumerated || value[1] != 1 || value[2] == 0 || !listable(ca.Reason(value[2])) {
+			return false
+		}
+		l.reason, der = ca.Reason(value[2]), rest
+	}
+	return len(der) == 0
+}
+
+// cutExtension returns the value of the extension that der begins with, if it
+// is that of id, which is not critical.
+func cutExtension(der, id []byte) (value, rest []byte, ok bool) {
+	head := 2 + len(id) + 2
+	if len(der) < head || der[0] != tagSequence || !bytes.Equal(der[2:2+len(id)], id) || der[head-2] != tagOctetString {
+		return nil, der, false
+	}
+	n := int(der[head-1])
+	if int(der[1]) != len(id)+2+n || len(der) < head+n {
+		return nil, der, false
+	}
+	return der[head : head+n], der[head+n:], true
+}
+
+// cutSerial returns the magnitude of a positive, minimal INTEGER.
+func cutSerial(der []byte) (serial, rest []byte, ok bool) {
+	if len(der) < 3 || der[0] != tagInteger || der[1] == 0 || int(der[1]) > len(der)-2 {
+		return nil, der, false
+	}
+	serial, rest = der[2:2+int(der[1])], der[2+int(der[1]):]
+	switch {
+	case serial[0] >= 0x80: // negative
+		return nil, der, false
+	case serial[0] == 0 && (len(serial) < 2 || serial[1] < 0x80): // zero, or not minimal
+		return nil, der, false
+	case serial[0] == 0:
+		serial = serial[1:]
+	}
+	return serial, rest, len(serial) <= maxSerial
+}
+
+// cutTime returns the seconds since 1970 of a Time as appendTime writes it.
+func cutTime(der []byte) (at int64, rest []byte, ok bool) {
+	if len(der) > 0 && der[0] == tagGeneralizedTime {
+		at, rest, ok = cutGeneralizedTime(der)
+		return at, rest, ok && (at < firstUTC || at > lastUTC)
+	}
+	if len(der) < 15 || der[0] != tagUTCTime || der[1] != 13 {
+		return 0, der, false
+	}
+	year, ok := digits(der[2:4])
+	if year += 1900; year < 1950 {
+		year += 100
+	}
+	at, valid := parseFromMonth(year, der[4:15])
+	return at, der[15:], ok && valid
+}
+
+// The years of UTCTime, 1950 to 2049.
+const (
+	firstUTC = -631152000
+	lastUTC  = 2524607999
+)
+
+func cutGeneralizedTime(der []byte) (at int64, rest []byte, ok bool) {
+	if len(der) < 17 || der[0] != tagGeneralizedTime || der[1] != 15 {
+		return 0, der, false
+	}
+	year, ok := digits(der[2:6])
+	at, valid := parseFromMonth(year, der[6:17])
+	return at, der[17:], ok && valid && year > 0
+}
+
+// parseFromMonth parses MMDDhhmmssZ.
+func parseFromMonth(year int, text []byte) (int64, bool) {
+	var f [5]int
+	for i := range f {
+		n, ok := digits(text[2*i : 2*i+2])
+		if !ok {
+			return 0, false
+		}
+		f[i] = n
+	}
+	t := time.Date(year, time.Month(f[0]), f[1], f[2], f[3], f[4], 0, time.UTC)
+	// What does not exist, such as a 31 June, has become something else.
+	_, month, day := t.Date()
+	hour, minute, second := t.Clock()
+	return t.Unix(), text[10] == 'Z' && f == [5]int{int(month), day, hour, minute, second}
+}
+
+func digits(b []byte) (n int, ok bool) {
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = 10*n + int(c-'0')
+	}
+	return n, true
+}
+
+// A digest stands for a sequence of entries: two that differ have different
+// ones, but for one in 2^64 by accident. It means nothing outside this process.
+type digest uint64
+
+var digestSeed = maphash.MakeSeed()
+
+func (d *digest) add(l listed) {
+	h := maphash.Bytes(digestSeed, l.serial)
+	for _, n := range [...]uint64{uint64(l.revokedAt), uint64(l.invalidAt), uint64(l.reason)} {
+		h = (h ^ n) * 0x9e3779b97f4a7c15
+		h ^= h >> 32
+	}
+	*d = (*d^digest(h))*0xff51afd7ed558ccd + 1
+}
+
+// addEntry adds an entry that is to be listed.
+func (d *digest) addEntry(e Entry) {
+	var buf [maxSerial]byte
+	n, _ := hex.Decode(buf[:], []byte(e.Serial)) // it was encoded before
+	l := listed{serial: buf[:n], revokedAt: e.RevokedAt.Unix(), invalidAt: noDate, reason: e.Reason}
+	if !e.InvalidAt.IsZero() {
+		l.invalidAt = e.InvalidAt.Unix()
+	}
+	d.add(l)
+}
