@@ -283,7 +283,11 @@ func (p *Pool) backLocked() {
 // endLocked has a session's goroutine close it.
 func (p *Pool) endLocked(s *session) {
 	p.moveLocked(s, closing)
-	close(s.jobs)
+	go func() {
+		if err := s.call(&closeJob); !isHung(err) {
+			p.ended(s)
+		}
+	}()
 }
 
 func (p *Pool) endIdleLocked(t *token) {
@@ -293,7 +297,7 @@ func (p *Pool) endIdleLocked(t *token) {
 	t.idle = t.idle[:0]
 }
 
-// ended takes in that a session's goroutine has made its last call.
+// ended takes in that a session's goroutine has made its last call, and left.
 func (p *Pool) ended(s *session) {
 	s.timer.Stop()
 	p.mu.Lock()

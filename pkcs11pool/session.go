@@ -2,6 +2,7 @@ package pkcs11pool
 
 import (
 	"fmt"
+	"iter"
 	"sync/atomic"
 	"time"
 
@@ -47,16 +48,30 @@ type conn struct {
 // device with it. Whoever has it may hand over one job after the other. A call
 // that takes too long takes the session from its owner: then it belongs to its
 // goroutine, which ends it when the call returns.
+//
+// That goroutine is a coroutine of iter.Pull, as nothing is to be done by two at
+// a time: whoever hands over a job stands still while it is done, and Go changes
+// from one to the other on the thread that they have, with no scheduler and no
+// other thread to be woken. Standing still is all that ties him to it. So when a
+// call hangs, the goroutine of the timer yields in its place, stands still for
+// him, and he goes on. ADR 11 has what this rests on.
+//
+// The runtime ends the program if a goroutine that is locked to its thread
+// switches to a coroutine that was made by one that is not. So nobody uses a pool
+// who has called runtime.LockOSThread.
 type session struct {
 	token *token
 	init  uint32 // which initialization of the module it is of
 	conn  conn   // in the hands of the goroutine, between call and its return
 	calls calls
-	jobs  chan *job  // closed to end the session
-	done  chan error // one for each job
 	timer *time.Timer
 	took  time.Duration // by the newest job
 	last  time.Duration // when that ended, in the pool's time
+
+	job   *job                 // what the goroutine is to do
+	next  func() (error, bool) // has it do the job; nil before the first
+	yield func(error) bool     // goes on with whoever called next
+	gone  chan struct{}        // closed once whoever had a call that hangs is back from next
 
 	began atomic.Int64  // when the newest call began, in the pool's time
 	phase atomic.Uint64 // number of the job, and what is with it
@@ -92,33 +107,41 @@ const (
 
 // newSessionLocked makes a session whose first job is to open it.
 func (p *Pool) newSessionLocked(t *token, init uint32) *session {
-	s := &session{token: t, init: init, jobs: make(chan *job, 1), done: make(chan error, 1)}
+	s := &session{token: t, init: init, gone: make(chan struct{})}
 	s.calls = calls{lib: t.module.lib, s: s}
 	s.calls.whole, _ = t.module.lib.(wholeSigner)
 	s.conn = conn{cryptoki: &s.calls, token: t, slot: t.slot, epoch: t.epoch.Load()}
 	s.timer = time.AfterFunc(p.cfg.CallTimeout, s.look)
 	t.count[opening]++
-	go s.work()
 	return s
 }
 
 // call has the session's goroutine do a job, and waits for it, or until it hangs.
 func (s *session) call(j *job) error {
-	s.jobs <- j
-	return <-s.done
+	if s.next == nil { // here, as the first who calls is a goroutine of the pool's
+		s.next, _ = iter.Pull(s.work) // it ends by itself, after closeJob or a call that hung
+	}
+	s.job = j
+	err, _ := s.next()
+	if s.phase.Load()&overdue != 0 {
+		close(s.gone)
+	}
+	return err
 }
 
 // work is the session's goroutine.
-func (s *session) work() {
-	for j := range s.jobs {
-		err, inTime := s.attempt(j)
-		if !inTime {
+func (s *session) work(yield func(error) bool) {
+	s.yield = yield
+	for {
+		err, inTime := s.attempt(s.job)
+		switch {
+		case !inTime:
+			<-s.gone // as leaving writes what next reads
+			return
+		case s.job == &closeJob:
 			return
 		}
-		s.done <- err
-	}
-	if _, inTime := s.attempt(&closeJob); inTime {
-		s.token.pool.ended(s)
+		yield(err)
 	}
 }
 
@@ -152,7 +175,6 @@ func (s *session) attempt(j *job) (err error, inTime bool) {
 	}
 	s.close()
 	m.exit()
-	s.token.pool.ended(s)
 	return nil, false
 }
 
@@ -263,23 +285,32 @@ func (s *session) abandoned() bool { return s.halt.Load() != 0 || s.phase.Load()
 
 // look is called by the timer: has the newest call taken too long?
 func (s *session) look() {
+	if err := s.takeAway(); err != nil {
+		s.yield(err) // until the call has returned and the session's goroutine is no more
+		s.token.pool.ended(s)
+	}
+}
+
+// takeAway takes the session from its owner if the newest call has taken too
+// long, and returns what he is to be told.
+func (s *session) takeAway() error {
 	p := s.token.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	phase := s.phase.Load()
 	if phase&(running|overdue) != running {
-		return
+		return nil
 	}
 	if left := p.cfg.CallTimeout - (p.now() - time.Duration(s.began.Load())); left > 0 {
 		s.timer.Reset(left)
-		return
+		return nil
 	}
 	if !s.phase.CompareAndSwap(phase, phase|overdue) {
-		return
+		return nil
 	}
 	s.halt.Store(1)
 	s.returned = make(chan struct{})
 	err := &keys.HungError{After: p.cfg.CallTimeout, Returned: s.returned}
 	p.hungLocked(s, err)
-	s.done <- err // never waits: it has room for one, and there is one for each job
+	return err
 }
