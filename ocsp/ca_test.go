@@ -27,6 +27,10 @@ func (r records) Status(ctx context.Context, issuer ca.IssuerID, serial ca.Seria
 	return Status{State: rec.State, RevokedAt: rec.RevokedAt, Reason: rec.Reason, NotAfter: rec.NotAfter}, nil
 }
 
+func (r records) Heads(context.Context) (map[ca.IssuerID]int64, error) { return nil, nil }
+
+func (r records) Changes(context.Context, ca.IssuerID, int64, int) ([]Change, error) { return nil, nil }
+
 // The CA's own profile for responders must be what the responder needs, and
 // what it issues is in the same status table as all else, its responders' too.
 func TestCAAndResponderWorkTogether(t *testing.T) {

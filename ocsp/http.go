@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/secsy-pki/secsy-pki/keys"
 )
 
@@ -28,16 +30,55 @@ const (
 // for base64 holds slashes of its own.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.Quick(w, r) {
+			return
+		}
 		if err := s.serve(w, r); err != nil {
 			s.refuse(w, r, err)
 		}
 	})
 }
 
+// Quick answers a GET or HEAD of which every octet is known, from memory, or does
+// nothing and reports false. It reads no body, waits for nobody and needs nothing
+// of the request's context.
+func (s *Server) Quick(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	now := s.cfg.Now()
+	a := s.spelled(r.RequestURI, now)
+	if a == nil {
+		return false
+	}
+	s.sendShared(w, r, a, now)
+	return true
+}
+
+// spelled returns the answer to a request that was answered before; nil: it has
+// to be read.
+func (s *Server) spelled(spelling string, now time.Time) *answer {
+	if !s.view.fresh(now) {
+		return nil
+	}
+	a := s.cache.bySpelling(spelling)
+	if a == nil || !a.valid(now) || a.due(now) {
+		return nil
+	}
+	s.metrics.fromMemory.Inc()
+	return a
+}
+
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
-	der, err := s.read(w, r)
+	spelling, der, err := s.read(w, r)
 	if err != nil {
 		return err
+	}
+	if r.Method == http.MethodPost {
+		if a := s.spelled(spelling, s.cfg.Now()); a != nil {
+			s.sendShared(w, r, a, s.cfg.Now())
+			return nil
+		}
 	}
 	req, err := parseRequest(der)
 	if err != nil {
@@ -46,6 +87,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	a, cacheable, err := s.answer(r.Context(), req)
 	if err != nil {
 		return err
+	}
+	if cacheable {
+		s.cache.spell(a, strings.Clone(spelling))
 	}
 	return s.send(w, r, a, cacheable)
 }
@@ -56,15 +100,18 @@ var (
 	errMediaType = errors.New("ocsp: not " + requestType)
 )
 
-// read returns the DER request, by whichever method it came.
-func (s *Server) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+// read returns the DER request, by whichever method it came, and how it was
+// spelled. No path is spelled like a body, which begins with a SEQUENCE.
+func (s *Server) read(w http.ResponseWriter, r *http.Request) (spelling string, der []byte, err error) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
-		return decodePath(s.encoded(r.RequestURI))
+		der, err = decodePath(s.encoded(r.RequestURI))
+		return r.RequestURI, der, err
 	case http.MethodPost:
-		return readBody(w, r)
+		der, err = readBody(w, r)
+		return string(der), der, err
 	default:
-		return nil, errMethod
+		return "", nil, errMethod
 	}
 }
 
@@ -124,37 +171,50 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 
 // send writes a signed response, unless its time has passed meanwhile.
 func (s *Server) send(w http.ResponseWriter, r *http.Request, a *answer, cacheable bool) error {
-	left := a.nextUpdate.Sub(s.cfg.Now())
-	if left <= 0 {
-		return fmt.Errorf("%w: the response ended at %v", tryLater, a.nextUpdate)
+	now := s.cfg.Now()
+	if !a.valid(now) {
+		return fmt.Errorf("%w: the response ended at %v", tryLater, a.ends)
 	}
-	result := "good"
-	if a.status.revoked() {
-		result = "revoked"
+	if cacheable {
+		s.sendShared(w, r, a, now)
+		return nil
 	}
+	s.told(a).Inc()
 	h := w.Header()
-	h.Set("Content-Type", responseType)
-	if !cacheable {
-		s.count(result)
-		h.Set("Cache-Control", "no-store")
-		write(w, http.StatusOK, a.body)
-		return nil
-	}
-	// RFC 9919 §6.2.
-	h.Set("ETag", a.etag)
-	h.Set("Last-Modified", a.producedAt.Format(http.TimeFormat))
-	h.Set("Expires", a.nextUpdate.Format(http.TimeFormat))
-	age := int64(min(left, s.cfg.MaxAge) / time.Second)
-	h.Set("Cache-Control", "max-age="+strconv.FormatInt(age, 10)+", public, no-transform, must-revalidate")
-	if r.Method != http.MethodPost && unchanged(r.Header, a) {
-		s.count("not_modified")
-		h.Del("Content-Type")
-		w.WriteHeader(http.StatusNotModified)
-		return nil
-	}
-	s.count(result)
-	write(w, http.StatusOK, a.body)
+	h["Content-Type"] = typeValue
+	h["Content-Length"] = a.header.length
+	h["Cache-Control"] = noStoreValue
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(a.body) // a client that left is no news
 	return nil
+}
+
+// sendShared writes a response that is valid now and that caches may keep, as
+// RFC 9919 §6.2 has it.
+func (s *Server) sendShared(w http.ResponseWriter, r *http.Request, a *answer, now time.Time) {
+	h := w.Header()
+	h["Etag"] = a.header.etag
+	h["Last-Modified"] = a.header.lastModified
+	h["Expires"] = a.header.expires
+	h["Cache-Control"] = a.header.maxAge(int64(min(a.nextUpdate.Sub(now), s.cfg.MaxAge) / time.Second))
+	if r.Method != http.MethodPost && unchanged(r.Header, a) {
+		s.metrics.unchanged.Inc()
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	s.told(a).Inc()
+	h["Content-Type"] = typeValue
+	h["Content-Length"] = a.header.length
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(a.body) // as above
+}
+
+// told counts answers that say what a says.
+func (s *Server) told(a *answer) prometheus.Counter {
+	if a.status.revoked() {
+		return s.metrics.revoked
+	}
+	return s.metrics.good
 }
 
 // unchanged evaluates RFC 9110 §13.2.2: If-None-Match, and only without it
@@ -163,7 +223,11 @@ func unchanged(h http.Header, a *answer) bool {
 	if tags, ok := h["If-None-Match"]; ok {
 		return matches(strings.Join(tags, ","), a.etag)
 	}
-	since, err := http.ParseTime(h.Get("If-Modified-Since"))
+	date := h["If-Modified-Since"]
+	if len(date) == 0 {
+		return false
+	}
+	since, err := http.ParseTime(date[0])
 	return err == nil && !a.producedAt.After(since)
 }
 

@@ -51,7 +51,7 @@ func (l *limited) Error() string {
 	return "ocsp: signatures for this source are over the limit of " + l.Tier.String()
 }
 
-// Headers of refusals, made once. Nobody changes them: who appends makes a copy.
+// Headers of answers, made once. Nobody changes them: who appends makes a copy.
 var (
 	typeValue    = []string{responseType}
 	noStoreValue = []string{"no-store"}

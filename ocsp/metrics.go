@@ -8,13 +8,17 @@ import (
 
 type metrics struct {
 	answers    *prometheus.CounterVec // by result
-	limited    prometheus.Counter     // one of answers, at hand for floods
+	good       prometheus.Counter     // these are some of answers, at hand for floods
+	revoked    prometheus.Counter
+	unchanged  prometheus.Counter
+	limited    prometheus.Counter
+	fromMemory prometheus.Counter
 	signatures *prometheus.CounterVec // by outcome
 	renewals   *prometheus.CounterVec // by issuer and outcome
 	notAfter   *prometheus.GaugeVec   // by issuer
 }
 
-func newMetrics(reg prometheus.Registerer, c *cache) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer, c *cache, following func() bool) (*metrics, error) {
 	m := &metrics{
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "secsy_ocsp_answers_total",
@@ -33,7 +37,12 @@ func newMetrics(reg prometheus.Registerer, c *cache) (*metrics, error) {
 			Help: "When the delegated responder's certificate ends, in seconds since 1970.",
 		}, []string{"issuer"}),
 	}
-	m.limited = m.answers.WithLabelValues("rate_limited")
+	m.fromMemory = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "secsy_ocsp_answers_from_memory_total",
+		Help: "OCSP answers sent without a question to the database.",
+	})
+	m.good, m.revoked = m.answers.WithLabelValues("good"), m.answers.WithLabelValues("revoked")
+	m.unchanged, m.limited = m.answers.WithLabelValues("not_modified"), m.answers.WithLabelValues("rate_limited")
 	if reg == nil {
 		return m, nil
 	}
@@ -41,7 +50,16 @@ func newMetrics(reg prometheus.Registerer, c *cache) (*metrics, error) {
 		Name: "secsy_ocsp_cached_responses",
 		Help: "Signed OCSP responses kept in memory.",
 	}, func() float64 { return float64(c.len()) })
-	for _, col := range []prometheus.Collector{m.answers, m.signatures, m.renewals, m.notAfter, entries} {
+	follows := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "secsy_ocsp_follows_changes",
+		Help: "1 while changes of statuses are followed. At 0 each OCSP answer reads the database.",
+	}, func() float64 {
+		if following() {
+			return 1
+		}
+		return 0
+	})
+	for _, col := range []prometheus.Collector{m.fromMemory, follows, m.answers, m.signatures, m.renewals, m.notAfter, entries} {
 		if err := reg.Register(col); err != nil {
 			return nil, fmt.Errorf("registering OCSP metrics: %w", err)
 		}

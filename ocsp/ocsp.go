@@ -2,8 +2,9 @@
 // 6960 as narrowed by RFC 9919, with the nonces of RFC 9654.
 //
 // A response is signed by a delegated responder, never by the CA's own key. It
-// may be cached, but goes out only after the store was asked once more, so that
-// no "good" outlives the knowledge of a revocation, on whichever replica.
+// may be kept, but goes out only while the changes of statuses are followed, or
+// after the store was asked once more, so that no "good" is sent after a
+// revocation was acknowledged, on whichever replica.
 package ocsp
 
 import (
@@ -18,6 +19,19 @@ type Source interface {
 	// Status returns what is committed now; an error matching ca.ErrNotFound
 	// says that this issuer never assigned the serial.
 	Status(ctx context.Context, issuer ca.IssuerID, serial ca.Serial) (Status, error)
+	// Heads returns the number of the last change of status that is committed, of
+	// each issuer that has any.
+	Heads(ctx context.Context) (map[ca.IssuerID]int64, error)
+	// Changes lists certificates whose status has changed after change number
+	// since, in the order of their last changes, limit at most.
+	Changes(ctx context.Context, issuer ca.IssuerID, since int64, limit int) ([]Change, error)
+}
+
+// A Change is the last change of a certificate's status. Numbers grow in the
+// order of commits, and those of one issuer are its own.
+type Change struct {
+	Serial ca.Serial
+	Number int64
 }
 
 // A Status is what the store says of one certificate.

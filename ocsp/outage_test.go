@@ -272,9 +272,19 @@ func TestRespondersAreThereSoonAfterTheDeviceIs(t *testing.T) {
 
 func runServer(t *testing.T, s *Server) (stop func()) {
 	t.Helper()
+	return start(t, s.Run)
+}
+
+func follow(t *testing.T, s *Server) (stop func()) {
+	t.Helper()
+	return start(t, s.Follow)
+}
+
+func start(t *testing.T, run func(context.Context) error) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	go func() { done <- run(ctx) }()
 	return func() {
 		t.Helper()
 		cancel()

@@ -47,6 +47,10 @@ type post struct {
 	delegate atomic.Pointer[delegate]
 	signing  trouble
 	renewing trouble
+
+	// Whoever looks for changes, one at a time, has these.
+	followed bool
+	seen     int64 // the last change that the cache has heard of
 }
 
 // Prepare gives every issuer its responder certificate: the stored one, or a

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,7 +46,7 @@ type Config struct {
 	Validity      time.Duration  // nextUpdate - thisUpdate, 8 hours to 10 days; 0 means 4 days
 	RefreshMargin time.Duration  // signed anew when less than this is left; 0 means half of Validity
 	MaxAge        time.Duration  // the longest an HTTP cache may keep an answer; 0 means 1 hour
-	CacheSize     int            // responses kept in memory, twice as many at most; 0 means 20,000
+	CacheSize     int            // certificates whose responses are kept in memory; 0 means 20,000
 	ReadTimeout   time.Duration  // the longest wait for the store; 0 means 5 seconds
 	SignTimeout   time.Duration  // the longest that signing for one request may take; 0 means 10 seconds
 	Nonce         Nonces         // what becomes of a nonce; "" means EchoNonce
@@ -148,16 +149,18 @@ func (c Config) withDefaults() (Config, error) {
 
 // A Server answers OCSP requests. It is safe for concurrent use.
 type Server struct {
-	cfg       Config
-	posts     []*post
-	byHash    map[issuerHash]*post
-	cache     *cache
-	flights   singleflight.Group
+	cfg        Config
+	posts      []*post
+	byHash     map[issuerHash]*post
+	cache      *cache
+	view       view
+	looking    trouble // of the view
+	flights    singleflight.Group
 	limit      *ratelimit.Endpoint // of all requests
 	signLimit  *ratelimit.Endpoint // of those that need a signature
 	nonceLimit *ratelimit.Endpoint // of those that need one which nobody else has use for
-	metrics   *metrics
-	faults    faultLog
+	metrics    *metrics
+	faults     faultLog
 }
 
 // An issuerHash is how a CertID names an issuer. Both hashes count, so that one
@@ -175,10 +178,11 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg:    cfg,
-		byHash: make(map[issuerHash]*post),
-		cache:  newCache(cfg.CacheSize),
-		faults: faultLog{log: cfg.Logger, now: cfg.Now},
+		cfg:     cfg,
+		byHash:  make(map[issuerHash]*post),
+		cache:   newCache(cfg.CacheSize),
+		looking: trouble{calm: lookingCalm},
+		faults:  faultLog{log: cfg.Logger, now: cfg.Now},
 
 		limit:      cfg.Limiter.Endpoint("ocsp", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: answerCost, SkipGlobal: true}),
 		signLimit:  cfg.Limiter.Endpoint("ocsp_sign", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: signCost}),
@@ -189,7 +193,7 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("adding issuer %s: %w", is.ID, err)
 		}
 	}
-	s.metrics, err = newMetrics(cfg.Registerer, s.cache)
+	s.metrics, err = newMetrics(cfg.Registerer, s.cache, s.following)
 	if err != nil {
 		return nil, err
 	}
@@ -226,31 +230,106 @@ func (s *Server) answer(ctx context.Context, req *request) (a *answer, cacheable
 	if err != nil {
 		return nil, false, err
 	}
-	statuses, err := s.statuses(ctx, p, req)
-	if err != nil {
-		return nil, false, err
+	if s.cfg.Nonce == IgnoreNonce || req.nonce == nil {
+		if a := s.atHand(p, req, s.cfg.Now()); a != nil {
+			return a, req.nonce == nil, nil
+		}
 	}
+	var told []known
+	for range maxReads {
+		now, err := s.statuses(ctx, p, req)
+		if err != nil {
+			return nil, false, err
+		}
+		if a != nil && sameStatuses(told, now) {
+			s.keep(req, now, a)
+		} else if a, cacheable, err = s.answerAs(ctx, p, req, now); err != nil {
+			return nil, false, err
+		}
+		if told = now; s.holds(told) {
+			return a, cacheable, nil
+		}
+	}
+	return nil, false, fmt.Errorf("%w: the status changes all the time", tryLater)
+}
+
+// maxReads is how often the store is asked for one request, all in all.
+const maxReads = 3
+
+// atHand returns the answer that is in memory, to a request that would be
+// answered with it. Nil: the store has to be asked.
+func (s *Server) atHand(p *post, req *request, now time.Time) *answer {
+	if len(req.certIDs) != 1 || !s.view.fresh(now) {
+		return nil
+	}
+	serial, ok := req.certIDs[0].serial()
+	if !ok {
+		return nil
+	}
+	a := s.cache.get(subject{p.index, serial}, req.certIDs[0].raw)
+	if a == nil || !a.valid(now) || a.due(now) {
+		return nil
+	}
+	s.metrics.fromMemory.Inc()
+	return a
+}
+
+// answerAs returns the response to req of certificates whose states are told.
+func (s *Server) answerAs(ctx context.Context, p *post, req *request, told []known) (a *answer, cacheable bool, err error) {
 	nonce := req.nonce
 	if s.cfg.Nonce == IgnoreNonce {
 		nonce = nil
 	}
-	one := len(req.certIDs) == 1 && !statuses[0].unissued
+	one := len(req.certIDs) == 1 && !told[0].unissued
 	if one && nonce == nil {
-		a, err = s.shared(ctx, nil, p, req.certIDs[0], statuses[0])
+		a, err = s.shared(ctx, nil, p, req.certIDs[0], told[0])
 		return a, req.nonce == nil, err
 	}
 	who := s.asker(ctx, s.nonceLimit)
-	a, err = s.single(ctx, who, p, req.certIDs, statuses, nonce)
+	a, err = s.single(ctx, who, p, req.certIDs, told, nonce)
 	if one && s.cfg.Nonce == EchoNonce && ctx.Err() == nil && (turnedAway(err) || passing(err)) {
 		// RFC 9919 §3.2.1: an answer without the nonce is better than none.
 		if !who.paid {
 			who = nil
 		}
-		if shared, e := s.shared(ctx, who, p, req.certIDs[0], statuses[0]); e == nil {
+		if shared, e := s.shared(ctx, who, p, req.certIDs[0], told[0]); e == nil {
 			return shared, false, nil
 		}
 	}
 	return a, false, err
+}
+
+// A known is the status of a certificate with what says how long it may be
+// believed: it is what was committed when the store was asked.
+type known struct {
+	Status
+	subject subject
+	changes uint64 // that the cache had heard of before
+	asked   time.Time
+}
+
+// holds reports whether what was told may be said now: no change has become
+// known since, and none can have been acknowledged that did not.
+func (s *Server) holds(told []known) bool {
+	now := s.cfg.Now()
+	for _, k := range told {
+		if s.cache.changes(k.subject) != k.changes || !within(now.Sub(k.asked)) && !s.view.fresh(now) {
+			return false
+		}
+	}
+	return true
+}
+
+// keep puts an answer into the cache that others may have, and that could not be
+// put there as some status changed meanwhile.
+func (s *Server) keep(req *request, told []known, a *answer) {
+	if a.shared {
+		s.cache.put(told[0].subject, req.certIDs[0].raw, told[0].changes, a)
+	}
+}
+
+func sameStatuses(a, b []known) bool {
+	return slices.EqualFunc(a, b, func(x, y known) bool { return x.same(y.Status) })
 }
 
 // turnedAway reports whether err is about whose turn it is at the device, and so
@@ -284,25 +363,27 @@ func (s *Server) postFor(req *request) (*post, error) {
 // statuses reads the state of every certificate asked about. If there is no
 // record of one there is no signature at all, unless the operator wants it so:
 // random serials must not buy any.
-func (s *Server) statuses(ctx context.Context, p *post, req *request) ([]Status, error) {
+func (s *Server) statuses(ctx context.Context, p *post, req *request) ([]known, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadTimeout)
 	defer cancel()
-	out := make([]Status, 0, len(req.certIDs))
+	out := make([]known, 0, len(req.certIDs))
 	pending := false
 	for _, id := range req.certIDs {
 		serial, ok := id.serial()
 		if !ok {
 			return nil, unauthorized
 		}
+		k := known{subject: subject{p.index, serial}, asked: s.cfg.Now()}
+		k.changes = s.cache.changes(k.subject)
 		st, err := s.cfg.Source.Status(ctx, p.issuer.ID, serial)
 		if err != nil && !errors.Is(err, ca.ErrNotFound) {
 			return nil, fmt.Errorf("looking up %s: %w", serial, err)
 		}
-		if st, err = s.ruled(st, err == nil); err != nil {
+		if k.Status, err = s.ruled(st, err == nil); err != nil {
 			return nil, err
 		}
-		pending = pending || st.State == ca.Pending
-		out = append(out, st)
+		pending = pending || k.State == ca.Pending
+		out = append(out, k)
 	}
 	if pending {
 		return nil, tryLater
@@ -326,16 +407,14 @@ func (s *Server) ruled(st Status, known bool) (Status, error) {
 	return st, nil
 }
 
-func keyOf(p *post, id certID) cacheKey { return cacheKey{issuer: p.index, certID: string(id.raw)} }
-
-// shared returns the answer about one certificate whose state is st, signing it
-// if there is none that says so or if it is getting old. A nil who is the caller
-// of ctx, who has paid for nothing yet.
-func (s *Server) shared(ctx context.Context, who *asker, p *post, id certID, st Status) (*answer, error) {
+// shared returns the answer about one certificate whose state is told, signing
+// it if there is none that says so or if it is getting old. A nil who is the
+// caller of ctx, who has paid for nothing yet.
+func (s *Server) shared(ctx context.Context, who *asker, p *post, id certID, told known) (*answer, error) {
 	now := s.cfg.Now()
-	have := s.cache.get(keyOf(p, id))
-	there := have != nil && have.tells(st, now)
-	if there && now.Before(have.refreshAt) {
+	have := s.cache.get(told.subject, id.raw)
+	there := have != nil && have.tells(told.Status, now)
+	if there && !have.due(now) {
 		return have, nil
 	}
 	if who == nil {
@@ -346,22 +425,23 @@ func (s *Server) shared(ctx context.Context, who *asker, p *post, id certID, st 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.SignTimeout)
 	defer cancel()
 	if there {
-		return s.refreshed(ctx, have, p, id, st), nil
+		return s.refreshed(ctx, have, p, id, told), nil
 	}
-	return s.inTime(ctx, func() (*answer, error) { return s.signShared(ctx, who, p, id, st) })
+	return s.inTime(ctx, func() (*answer, error) { return s.signShared(ctx, who, p, id, told) })
 }
 
 // refreshed renews an answer that is getting old, and sends it on while a new
 // one cannot be had, until its nextUpdate. One request has the trouble of that
 // and the others go on with what is there. It is nobody's debt, and takes
 // nobody's turn at the device.
-func (s *Server) refreshed(ctx context.Context, have *answer, p *post, id certID, st Status) *answer {
-	again := *have
-	again.refreshAt = s.cfg.Now().Add(retryRefresh)
-	s.cache.put(keyOf(p, id), &again)
+func (s *Server) refreshed(ctx context.Context, have *answer, p *post, id certID, told known) *answer {
+	at := have.refreshAt.Load()
+	if now := s.cfg.Now(); now.UnixNano() < at || !have.refreshAt.CompareAndSwap(at, now.Add(retryRefresh).UnixNano()) {
+		return have
+	}
 	ctx, cancel := context.WithTimeout(peer.With(ctx, peer.Peer{}), refreshWait)
 	defer cancel()
-	made, err := s.inTime(ctx, func() (*answer, error) { return s.signShared(ctx, &asker{paid: true}, p, id, st) })
+	made, err := s.inTime(ctx, func() (*answer, error) { return s.signShared(ctx, &asker{paid: true}, p, id, told) })
 	if err != nil {
 		if !passing(err) && !errors.Is(err, errUnsigned) {
 			s.faults.report(ctx, "refreshing a response, the old one of which is sent on", err)
@@ -408,22 +488,22 @@ func (s *Server) inTime(ctx context.Context, sign func() (*answer, error)) (*ans
 	}
 }
 
-// signShared signs what everybody gets who asks about a certificate in state
-// st. Of those who ask at the same time one has it signed for all. Where that
+// signShared signs what everybody gets who asks about a certificate in the state
+// told. Of those who ask at the same time one has it signed for all. Where that
 // one is turned away, it is the next one's turn: a flood must not speak for
 // those who are no part of it.
-func (s *Server) signShared(ctx context.Context, who *asker, p *post, id certID, st Status) (*answer, error) {
-	k := keyOf(p, id)
+func (s *Server) signShared(ctx context.Context, who *asker, p *post, id certID, told known) (*answer, error) {
 	for {
 		mine := false
-		made, err, _ := s.flights.Do(k.flight(st), func() (any, error) {
+		made, err, _ := s.flights.Do(told.flight(id), func() (any, error) {
 			mine = true
 			if err := who.pay(); err != nil {
 				return nil, err
 			}
-			a, err := s.sign(keys.WithPurpose(ctx, s.purposeOf(st)), p, []certID{id}, []Status{st}, nil)
+			a, err := s.sign(keys.WithPurpose(ctx, s.purposeOf(told.Status)), p, []certID{id}, []Status{told.Status}, nil)
 			if err == nil {
-				s.cache.put(k, a)
+				a.shared = true
+				s.cache.put(told.subject, id.raw, told.changes, a)
 			}
 			return a, err
 		})
@@ -433,7 +513,7 @@ func (s *Server) signShared(ctx context.Context, who *asker, p *post, id certID,
 		case mine || !turnedAway(err) || ctx.Err() != nil:
 			return nil, err
 		}
-		if a := s.cache.get(k); a != nil && a.tells(st, s.cfg.Now()) {
+		if a := s.cache.get(told.subject, id.raw); a != nil && a.tells(told.Status, s.cfg.Now()) {
 			return a, nil // somebody else's turn is over already
 		}
 	}
@@ -452,18 +532,22 @@ func (s *Server) purposeOf(st Status) keys.Purpose {
 
 // single makes an answer that nobody else can use. When the one who asked for
 // it leaves, so does the wish for it.
-func (s *Server) single(ctx context.Context, who *asker, p *post, ids []certID, statuses []Status, nonce []byte) (*answer, error) {
+func (s *Server) single(ctx context.Context, who *asker, p *post, ids []certID, told []known, nonce []byte) (*answer, error) {
 	if err := who.pay(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(keys.WithPurpose(ctx, keys.ForOne), s.cfg.SignTimeout)
 	defer cancel()
+	statuses := make([]Status, len(told))
+	for i, k := range told {
+		statuses[i] = k.Status
+	}
 	return s.inTime(ctx, func() (*answer, error) { return s.sign(ctx, p, ids, statuses, nonce) })
 }
 
 // flight names one signature: two that would say different things never share it.
-func (k cacheKey) flight(st Status) string {
-	return fmt.Sprintf("%d %d %d %s %s", k.issuer, st.RevokedAt.UnixNano(), st.Reason, st.State, k.certID)
+func (k known) flight(id certID) string {
+	return fmt.Sprintf("%d %d %d %s %s", k.subject.issuer, k.RevokedAt.UnixNano(), k.Reason, k.State, id.raw)
 }
 
 // sign makes a response about certificates of one issuer.
@@ -483,15 +567,23 @@ func (s *Server) sign(ctx context.Context, p *post, ids []certID, statuses []Sta
 	}
 	sum := sha256.Sum256(body)
 	life := r.singles[0].nextUpdate.Sub(r.singles[0].thisUpdate)
-	return &answer{
+	a := &answer{
 		body:       body,
 		etag:       `"` + hex.EncodeToString(sum[:]) + `"`,
 		producedAt: r.producedAt,
 		nextUpdate: soonest(r.singles),
-		refreshAt:  r.singles[0].nextUpdate.Add(-min(s.cfg.RefreshMargin, life/2)),
 		status:     statuses[0],
 		by:         d,
-	}, nil
+	}
+	a.ends = a.nextUpdate
+	for _, st := range statuses {
+		if end := st.NotAfter.Add(s.cfg.Archive); !st.unissued && end.Before(a.ends) {
+			a.ends = end
+		}
+	}
+	a.refreshAt.Store(r.singles[0].nextUpdate.Add(-min(s.cfg.RefreshMargin, life/2)).UnixNano())
+	a.prepare()
+	return a, nil
 }
 
 // errUnsigned marks the error of a signature, which noteSigning has told of.

@@ -443,18 +443,6 @@ func TestNextUpdateStopsAtLeafAndDelegate(t *testing.T) {
 	})
 }
 
-func TestFullCacheForgetsTheOldest(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	s := w.server(func(c *Config) { c.CacheSize = 2 })
-	for n := range int64(20) {
-		w.ask(s, 0, w.leaf(0, n+1, Status{State: ca.Issued}))
-		if s.cache.len() > 4 {
-			t.Fatalf("%d entries", s.cache.len())
-		}
-	}
-}
-
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

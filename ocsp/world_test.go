@@ -2,6 +2,7 @@ package ocsp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -11,9 +12,11 @@ import (
 	"crypto/x509/pkix"
 	"encoding/base64"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -31,7 +34,7 @@ import (
 // A world is everything around a Server: two CAs, their certificates' states,
 // and stores that remember.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	issuers []*ca.Issuer
 	caKeys  map[ca.IssuerID]crypto.Signer
 	keys    *keystest.Store
@@ -40,6 +43,10 @@ type world struct {
 
 	mu         sync.Mutex // guards what follows
 	statuses   map[ca.IssuerID]map[ca.Serial]Status
+	changed    map[ca.IssuerID]map[ca.Serial]int64 // the last change of each
+	heads      map[ca.IssuerID]int64
+	looks      int
+	lookErr    error
 	reads      int
 	readErr    error
 	responders map[ca.IssuerID][]byte
@@ -49,11 +56,12 @@ type world struct {
 	lifetime   time.Duration // of responder certificates
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{
 		t: t, keys: keystest.New(), caKeys: map[ca.IssuerID]crypto.Signer{},
 		statuses: map[ca.IssuerID]map[ca.Serial]Status{}, responders: map[ca.IssuerID][]byte{},
+		changed: map[ca.IssuerID]map[ca.Serial]int64{}, heads: map[ca.IssuerID]int64{},
 		lifetime: 30 * 24 * time.Hour,
 	}
 	w.addCA("First CA")
@@ -95,6 +103,7 @@ func (w *world) addCA(name string) {
 	w.issuers = append(w.issuers, is)
 	w.caKeys[is.ID] = key
 	w.statuses[is.ID] = map[ca.Serial]Status{}
+	w.changed[is.ID] = map[ca.Serial]int64{}
 }
 
 // leaf makes a certificate of issuer i with serial n and gives it a state.
@@ -118,7 +127,37 @@ func (w *world) set(i int, c *x509.Certificate, st Status) {
 	if st.NotAfter.IsZero() {
 		st.NotAfter = c.NotAfter
 	}
-	w.statuses[w.issuers[i].ID][ca.SerialOf(c.SerialNumber)] = st
+	id, serial := w.issuers[i].ID, ca.SerialOf(c.SerialNumber)
+	if _, there := w.statuses[id][serial]; there {
+		w.heads[id]++
+		w.changed[id][serial] = w.heads[id]
+	}
+	w.statuses[id][serial] = st
+}
+
+// Heads and Changes implement Source.
+func (w *world) Heads(ctx context.Context) (map[ca.IssuerID]int64, error) {
+	if w.frozen.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.looks++
+	return maps.Clone(w.heads), w.lookErr
+}
+
+func (w *world) Changes(_ context.Context, issuer ca.IssuerID, since int64, limit int) ([]Change, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []Change
+	for serial, n := range w.changed[issuer] {
+		if n > since {
+			out = append(out, Change{serial, n})
+		}
+	}
+	slices.SortFunc(out, func(a, b Change) int { return cmp.Compare(a.Number, b.Number) })
+	return out[:min(limit, len(out))], w.lookErr
 }
 
 // Status implements Source.
