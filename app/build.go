@@ -82,6 +82,9 @@ func (a *app) newAuthority() error {
 		Store: store.NewCA(a.db), Linter: linter, Shard: byte(a.cfg.Serials.Shard), Weak: weak,
 		Logger: a.log.With("room", "ca"), Registerer: a.registry,
 	}
+	if a.cfg.Store.Engine != config.EngineSQLite { // which one process has for itself
+		cfg.Settle = ocsp.Lag + ocsp.LagMargin
+	}
 	for _, p := range a.cfg.Profiles {
 		cfg.Profiles = append(cfg.Profiles, profile(p))
 	}
@@ -166,6 +169,8 @@ func (a *app) buildStatus(context.Context) error {
 			return fmt.Errorf("ocsp: %w", err)
 		}
 		a.serve("ocsp", a.ocsp.Run)
+		a.serve("ocsp-changes", a.ocsp.Follow)
+		a.ca.OnRevoke(func(r ca.Revoked) { a.ocsp.Changed(r.Issuer, r.Serial) })
 	}
 	a.crl, err = crl.New(crl.Config{
 		Issuers: a.issuers, Store: store.NewCRL(a.db),

@@ -29,6 +29,9 @@ type Config struct {
 	Clock       func() time.Time // nil means time.Now
 	SignTimeout time.Duration    // for one signature, its queue included; 0 means 20s
 	Lease       time.Duration    // after which an unfinished issuance is abandoned; 0 means 60s
+	// Settle is how long other processes on the same store may say what was true
+	// before a change of status; 0: there are none.
+	Settle time.Duration
 
 	// Weak says which keys are strong enough; nil means weakkey.Certificates,
 	// and with the internal policy P-521 and Ed25519 too.
@@ -61,6 +64,7 @@ type Authority struct {
 	now            func() time.Time
 	signTimeout    time.Duration
 	lease          time.Duration
+	settle         time.Duration
 	weak           weakkey.Policy
 	blockedKeys    func(context.Context, [32]byte) (bool, error)
 	own            map[[32]byte]bool // the SPKI hashes of the issuers
@@ -81,7 +85,7 @@ func New(cfg Config) (*Authority, error) {
 	}
 	a := &Authority{
 		policy: cfg.Policy, store: cfg.Store, linter: cfg.Linter, shard: cfg.Shard, now: cfg.Clock, signTimeout: cfg.SignTimeout,
-		lease: cfg.Lease, weak: *cfg.Weak, blockedKeys: cfg.BlockedKeys, own: map[[32]byte]bool{}, log: cfg.Logger,
+		lease: cfg.Lease, settle: cfg.Settle, weak: *cfg.Weak, blockedKeys: cfg.BlockedKeys, own: map[[32]byte]bool{}, log: cfg.Logger,
 		metrics: newMetrics(cfg.Registerer), saidClamp: map[string]bool{},
 	}
 	if err := a.addIssuers(cfg.Issuers); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -22,7 +23,8 @@ type Revoked struct {
 // Revoke takes back an issued certificate: a *Refusal with BadReason,
 // HoldForbidden or BadInvalidity, ErrNotFound, ErrAlreadyRevoked. r.At may be in
 // the past for keyCompromise only, to say since when the key was known to be lost
-// (BR §7.2.2); zero means now.
+// (BR §7.2.2); zero means now. It returns when no process on the store says
+// otherwise any more.
 func (a *Authority) Revoke(ctx context.Context, r Revocation) error {
 	errs, err := a.RevokeAll(ctx, []Revocation{r})
 	if err == nil {
@@ -36,7 +38,7 @@ func (a *Authority) Revoke(ctx context.Context, r Revocation) error {
 
 // RevokeAll is Revoke for up to MaxRevocations, in one transaction: errs says of
 // each what kept it from being revoked, nil for nothing. After an error of its
-// own nothing has happened.
+// own nothing has happened. Like Revoke it returns when all processes know.
 func (a *Authority) RevokeAll(ctx context.Context, rs []Revocation) (errs []error, err error) {
 	rs, recs, errs, err := a.vet(ctx, rs)
 	if err != nil {
@@ -62,6 +64,15 @@ func (a *Authority) RevokeAll(ctx context.Context, rs []Revocation) (errs []erro
 			r := able[i]
 			a.metrics.revocations.WithLabelValues(r.Reason.String()).Inc()
 			a.tellRevoked(Revoked{Issuer: recs[at[i]].Issuer, Serial: r.Serial, Reason: r.Reason, At: r.At})
+		}
+	}
+	// That one was revoked before is as good as the acknowledgement of that.
+	if !slices.ContainsFunc(done, func(err error) bool { return err == nil || errors.Is(err, ErrAlreadyRevoked) }) {
+		return errs, nil
+	}
+	if err := a.Settle(ctx); err != nil {
+		for _, i := range at {
+			errs[i] = errors.Join(errs[i], err)
 		}
 	}
 	return errs, nil
@@ -150,7 +161,7 @@ func (a *Authority) Release(ctx context.Context, s Serial, by Requester) error {
 	}
 	a.metrics.revocations.WithLabelValues(RemoveFromCRL.String()).Inc()
 	a.tellRevoked(Revoked{Issuer: rec.Issuer, Serial: s, Reason: RemoveFromCRL, At: e.At})
-	return nil
+	return a.Settle(ctx)
 }
 
 // OnRevoke has fn called after each change of status that this process records.

@@ -48,6 +48,62 @@ func (o *OCSP) Status(ctx context.Context, issuer ca.IssuerID, serial ca.Serial)
 	}, nil
 }
 
+// Heads returns the number of each issuer's last change of status.
+func (o *OCSP) Heads(ctx context.Context) (map[ca.IssuerID]int64, error) {
+	var out map[ca.IssuerID]int64
+	err := o.db.Read(ctx, func(ctx context.Context, tx Tx) error {
+		out = make(map[ca.IssuerID]int64)
+		rows, err := tx.Query(ctx, `SELECT h.issuer, h.seq FROM revocation_heads h`)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var issuer string
+			var seq int64
+			if err := rows.Scan(&issuer, &seq); err != nil {
+				return err
+			}
+			out[ca.IssuerID(issuer)] = seq
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the last changes of status: %w", err)
+	}
+	return out, nil
+}
+
+// Changes lists certificates whose status has changed after change number since.
+func (o *OCSP) Changes(ctx context.Context, issuer ca.IssuerID, since int64, limit int) ([]ocsp.Change, error) {
+	var out []ocsp.Change
+	err := o.db.Read(ctx, func(ctx context.Context, tx Tx) error {
+		out = nil
+		// The second condition is the index's own.
+		rows, err := tx.Query(ctx, `SELECT c.serial, c.revocation_seq FROM certificates c
+			WHERE c.issuer = $1 AND c.revocation_seq > $2 AND c.revocation_seq > 0
+			ORDER BY c.revocation_seq LIMIT $3`, string(issuer), since, int64(limit))
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var serial string
+			var c ocsp.Change
+			if err := rows.Scan(&serial, &c.Number); err != nil {
+				return err
+			}
+			c.Serial = ca.Serial(serial)
+			out = append(out, c)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing changes of status: %w", err)
+	}
+	return out, nil
+}
+
 // Responder returns the certificate kept for an issuer and a responder's key.
 func (o *OCSP) Responder(ctx context.Context, issuer ca.IssuerID, spki [32]byte) ([]byte, error) {
 	var der []byte

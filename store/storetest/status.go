@@ -35,6 +35,7 @@ func Status(t *testing.T, open func(t *testing.T) *store.DB) {
 		"IncompleteCRLIsNotPublished":          statusIncomplete,
 		"ExpiredAreListedUntilOneScheduledCRL": statusRevoked,
 		"NumbersOfChangesFollowTheCommits":     statusSequence,
+		"ChangesAreListedInTheirOrder":         statusChanges,
 		"OlderProgramsAreGivenANumber":         statusOlder,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,6 +125,42 @@ func statusFollows(t *testing.T, db *store.DB) {
 	if st, err := o.Status(t.Context(), statusIssuer, "0a0d"); err != nil || st.State != ca.Abandoned || st.RevokedAt.IsZero() {
 		t.Errorf("abandoned: %+v, %v", st, err)
 	}
+}
+
+func statusChanges(t *testing.T, db *store.DB) {
+	o, now := store.NewOCSP(db), statusNow()
+	expect := func(since int64, limit int, want ...ocsp.Change) {
+		t.Helper()
+		got, err := o.Changes(t.Context(), statusIssuer, since, limit)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("after %d: %v, %v; want %v", since, got, err, want)
+		}
+	}
+	head := func(want int64) {
+		t.Helper()
+		got, err := o.Heads(t.Context())
+		if err != nil || got[statusIssuer] != want {
+			t.Errorf("heads %v, %v; want %d", got, err, want)
+		}
+	}
+	head(0)
+	expect(0, 10)
+	for _, serial := range []ca.Serial{"01", "02", "03"} {
+		statusIssue(t, db, statusIssuer, serial, now.Add(time.Hour))
+	}
+	statusIssue(t, db, statusSibling, "04", now.Add(time.Hour))
+	head(0)
+	statusRevoke(t, db, "02", now, ca.Superseded)
+	statusRevoke(t, db, "04", now, ca.Superseded)
+	statusRevoke(t, db, "01", now, ca.Superseded)
+	head(2)
+	expect(0, 10, ocsp.Change{Serial: "02", Number: 1}, ocsp.Change{Serial: "01", Number: 2})
+	expect(0, 1, ocsp.Change{Serial: "02", Number: 1})
+	expect(1, 10, ocsp.Change{Serial: "01", Number: 2})
+	expect(2, 10)
+	statusRevoke(t, db, "02", now, ca.KeyCompromise)
+	head(3)
+	expect(0, 10, ocsp.Change{Serial: "01", Number: 2}, ocsp.Change{Serial: "02", Number: 3})
 }
 
 func statusResponder(t *testing.T, db *store.DB) {
