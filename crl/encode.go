@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"golang.org/x/crypto/cryptobyte"
@@ -37,22 +38,53 @@ var (
 	oidInvalidityAt = []byte{tagOID, 3, 0x55, 0x1d, 0x18}
 )
 
+// A listed is an entry as it stands in a list.
+type listed struct {
+	serial    []byte // magnitude; only until the next entry
+	revokedAt int64  // in seconds since 1970
+	invalidAt int64  // noDate: not said
+	reason    ca.Reason
+}
+
+const noDate = math.MinInt64
+
+// listedOf writes e as it is to stand in a list. Its serial is in buf.
+func listedOf(e Entry, buf *[maxSerial]byte) (listed, error) {
+	l := listed{revokedAt: e.RevokedAt.Unix(), invalidAt: noDate, reason: e.Reason}
+	if len(e.Serial) == 0 || len(e.Serial)%2 != 0 || len(e.Serial) > 2*maxSerial {
+		return l, fmt.Errorf("serial %q is not 1 to %d octets of hex", string(e.Serial), maxSerial)
+	}
+	n, err := hex.Decode(buf[:], []byte(e.Serial))
+	if err != nil || buf[0] == 0 {
+		return l, fmt.Errorf("serial %q is not a positive number in hex without leading zeros", string(e.Serial))
+	}
+	l.serial = buf[:n]
+	if !listable(e.Reason) {
+		return l, fmt.Errorf("reason %d of %s is none", int(e.Reason), e.Serial)
+	}
+	if !e.InvalidAt.IsZero() {
+		l.invalidAt = e.InvalidAt.Unix()
+	}
+	return l, nil
+}
+
+// listable says whether CRLReason has r (RFC 5280 §5.3.1).
+func listable(r ca.Reason) bool { return r >= 0 && r <= ca.AACompromise && r != 7 }
+
 // appendEntry appends the DER of one of revokedCertificates (RFC 5280 §5.1):
 //
 //	SEQUENCE { userCertificate INTEGER, revocationDate Time, crlEntryExtensions OPTIONAL }
 //
 // No entry is longer than maxEntry, so that all its lengths take one octet.
-func appendEntry(b []byte, e Entry) ([]byte, error) {
+func appendEntry(b []byte, l listed) ([]byte, error) {
 	start := len(b)
 	b = append(b, tagSequence, 0)
-	var err error
-	if b, err = appendSerial(b, e.Serial); err != nil {
-		return b, err
+	b = appendSerial(b, l.serial)
+	b, err := appendTime(b, time.Unix(l.revokedAt, 0))
+	if err != nil {
+		return b, fmt.Errorf("revocation date: %w", err)
 	}
-	if b, err = appendTime(b, e.RevokedAt); err != nil {
-		return b, fmt.Errorf("revocation date of %s: %w", e.Serial, err)
-	}
-	if b, err = appendEntryExtensions(b, e); err != nil {
+	if b, err = appendEntryExtensions(b, l); err != nil {
 		return b, err
 	}
 	b[start+1] = byte(len(b) - start - 2)
@@ -61,52 +93,38 @@ func appendEntry(b []byte, e Entry) ([]byte, error) {
 
 // appendEntryExtensions appends what of reason and invalidity date is to be
 // said. RFC 5280 §5.3.1: unspecified is said by silence.
-func appendEntryExtensions(b []byte, e Entry) ([]byte, error) {
-	if e.Reason == ca.Unspecified && e.InvalidAt.IsZero() {
+func appendEntryExtensions(b []byte, l listed) ([]byte, error) {
+	if l.reason == ca.Unspecified && l.invalidAt == noDate {
 		return b, nil
 	}
 	start := len(b)
 	b = append(b, tagSequence, 0)
-	if !e.InvalidAt.IsZero() {
+	if l.invalidAt != noDate {
 		b = append(b, tagSequence, 24)
 		b = append(b, oidInvalidityAt...)
 		b = append(b, tagOctetString, 17)
 		var err error
-		if b, err = appendGeneralizedTime(b, e.InvalidAt.UTC()); err != nil {
-			return b, fmt.Errorf("invalidity date of %s: %w", e.Serial, err)
+		if b, err = appendGeneralizedTime(b, time.Unix(l.invalidAt, 0).UTC()); err != nil {
+			return b, fmt.Errorf("invalidity date: %w", err)
 		}
 	}
-	if e.Reason != ca.Unspecified {
-		if !listable(e.Reason) {
-			return b, fmt.Errorf("reason %d of %s is none", int(e.Reason), e.Serial)
-		}
+	if l.reason != ca.Unspecified {
 		b = append(b, tagSequence, 10)
 		b = append(b, oidReason...)
-		b = append(b, tagOctetString, 3, tagEnumerated, 1, byte(e.Reason))
+		b = append(b, tagOctetString, 3, tagEnumerated, 1, byte(l.reason))
 	}
 	b[start+1] = byte(len(b) - start - 2)
 	return b, nil
 }
 
-// listable says whether CRLReason has r (RFC 5280 §5.3.1).
-func listable(r ca.Reason) bool { return r >= 0 && r <= ca.AACompromise && r != 7 }
-
 // appendSerial appends a serial as the certificate has it: positive, minimal.
-func appendSerial(b []byte, s ca.Serial) ([]byte, error) {
-	if len(s) == 0 || len(s)%2 != 0 || len(s) > 2*maxSerial {
-		return b, fmt.Errorf("serial %q is not 1 to %d octets of hex", string(s), maxSerial)
-	}
-	var buf [maxSerial]byte
-	n, err := hex.Decode(buf[:], []byte(s))
-	if err != nil || buf[0] == 0 {
-		return b, fmt.Errorf("serial %q is not a positive number in hex without leading zeros", string(s))
-	}
-	if buf[0] < 0x80 {
-		b = append(b, tagInteger, byte(n))
+func appendSerial(b, magnitude []byte) []byte {
+	if magnitude[0] < 0x80 {
+		b = append(b, tagInteger, byte(len(magnitude)))
 	} else {
-		b = append(b, tagInteger, byte(n+1), 0)
+		b = append(b, tagInteger, byte(len(magnitude)+1), 0)
 	}
-	return append(b, buf[:n]...), nil
+	return append(b, magnitude...)
 }
 
 // appendTime appends a Time: UTCTime through 2049, GeneralizedTime from 2050 on

@@ -12,7 +12,6 @@ import (
 	"hash"
 	"hash/maphash"
 	"io"
-	"math"
 	"time"
 
 	"golang.org/x/crypto/cryptobyte"
@@ -54,16 +53,6 @@ func (i Info) Scope() []byte {
 	}
 	return nil
 }
-
-// A listed is an entry as it stands in a list.
-type listed struct {
-	serial    []byte // magnitude; only until the next entry
-	revokedAt int64  // in seconds since 1970
-	invalidAt int64  // noDate: not said
-	reason    ca.Reason
-}
-
-const noDate = math.MinInt64
 
 func (l listed) Serial() ca.Serial { return ca.Serial(hex.EncodeToString(l.serial)) }
 
@@ -161,13 +150,17 @@ func (r *reader) next() (listed, bool, error) {
 	if r.pos >= r.listEnd {
 		return listed{}, false, nil
 	}
-	e, err := r.element(tagSequence)
-	if err != nil || r.pos > r.listEnd {
-		return listed{}, false, errors.Join(err, errSyntax)
+	b, err := r.buf.Peek(int(min(r.listEnd-r.pos, maxEntry)))
+	if err != nil {
+		return listed{}, false, err
 	}
-	l, ok := parseEntry(e)
+	l, n, ok := cutEntry(b)
 	if !ok {
 		return listed{}, false, fmt.Errorf("entry %d: %w", r.info.Entries+1, errSyntax)
+	}
+	r.pos += int64(n)
+	if _, err := r.buf.Discard(n); err != nil { // which leaves what was seen where it is
+		return listed{}, false, err
 	}
 	if bytes.Compare(r.last, l.serial) >= 0 {
 		return listed{}, false, fmt.Errorf("serial %s comes after %x", l.Serial(), r.last)
@@ -305,13 +298,19 @@ func (r *reader) element(tag byte) ([]byte, error) {
 	return b, err
 }
 
-// parseEntry reads what appendEntry writes.
-func parseEntry(der []byte) (listed, bool) {
-	if len(der) < 2 || int(der[1]) != len(der)-2 {
-		return listed{}, false
+// cutEntry reads what appendEntry writes, and says how long it is.
+func cutEntry(der []byte) (l listed, n int, ok bool) {
+	if len(der) < 2 || der[0] != tagSequence || int(der[1]) > len(der)-2 || der[1] >= 0x80 {
+		return listed{}, 0, false
 	}
+	n = 2 + int(der[1])
+	l, ok = parseEntry(der[2:n])
+	return l, n, ok
+}
+
+func parseEntry(rest []byte) (listed, bool) {
+	var ok bool
 	l := listed{invalidAt: noDate}
-	rest, ok := der[2:], false
 	if l.serial, rest, ok = cutSerial(rest); !ok {
 		return l, false
 	}
@@ -408,7 +407,7 @@ func cutGeneralizedTime(der []byte) (at int64, rest []byte, ok bool) {
 	return at, der[17:], ok && valid && year > 0
 }
 
-// parseFromMonth parses MMDDhhmmssZ.
+// parseFromMonth parses MMDDhhmmssZ of a date that exists.
 func parseFromMonth(year int, text []byte) (int64, bool) {
 	var f [5]int
 	for i := range f {
@@ -418,11 +417,15 @@ func parseFromMonth(year int, text []byte) (int64, bool) {
 		}
 		f[i] = n
 	}
-	t := time.Date(year, time.Month(f[0]), f[1], f[2], f[3], f[4], 0, time.UTC)
-	// What does not exist, such as a 31 June, has become something else.
-	_, month, day := t.Date()
-	hour, minute, second := t.Clock()
-	return t.Unix(), text[10] == 'Z' && f == [5]int{int(month), day, hour, minute, second}
+	month, day, hour, minute, second := time.Month(f[0]), f[1], f[2], f[3], f[4]
+	if month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 59 || text[10] != 'Z' {
+		return 0, false
+	}
+	t := time.Date(year, month, day, hour, minute, second, 0, time.UTC)
+	if day > 28 && t.Day() != day { // 31 June has become 1 July
+		return 0, false
+	}
+	return t.Unix(), true
 }
 
 func digits(b []byte) (n int, ok bool) {
@@ -448,15 +451,4 @@ func (d *digest) add(l listed) {
 		h ^= h >> 32
 	}
 	*d = (*d^digest(h))*0xff51afd7ed558ccd + 1
-}
-
-// addEntry adds an entry that is to be listed.
-func (d *digest) addEntry(e Entry) {
-	var buf [maxSerial]byte
-	n, _ := hex.Decode(buf[:], []byte(e.Serial)) // it was encoded before
-	l := listed{serial: buf[:n], revokedAt: e.RevokedAt.Unix(), invalidAt: noDate, reason: e.Reason}
-	if !e.InvalidAt.IsZero() {
-		l.invalidAt = e.InvalidAt.Unix()
-	}
-	d.add(l)
 }

@@ -106,7 +106,7 @@ func (s scheme) verify(pub crypto.PublicKey, prepared, sig []byte) error {
 // A Summary is what is known of a list's entries once all of them were read.
 type Summary struct {
 	Entries int
-	Latest  time.Time // the last revocation; zero: no entries
+	Latest  time.Time // the last revocation, to the second; zero: no entries
 }
 
 // Sign encodes a list of entries (RFC 5280 §5.1), has it signed by is, reads it
@@ -134,6 +134,7 @@ type draft struct {
 	gap    int64
 	octets int64 // of entries
 	sum    Summary
+	latest int64  // revocation
 	digest digest // of the entries
 	header Header
 }
@@ -151,6 +152,9 @@ func (d *draft) make(ctx context.Context, entries iter.Seq2[Entry, error], head 
 	if err := d.list(ctx, entries); err != nil {
 		return Info{}, err
 	}
+	if d.sum.Entries > 0 {
+		d.sum.Latest = time.Unix(d.latest, 0).UTC()
+	}
 	if d.header, err = head(d.sum); err != nil {
 		return Info{}, err
 	}
@@ -167,8 +171,9 @@ func (d *draft) make(ctx context.Context, entries iter.Seq2[Entry, error], head 
 // list writes the entries.
 func (d *draft) list(ctx context.Context, entries iter.Seq2[Entry, error]) error {
 	var (
-		last ca.Serial
-		buf  = make([]byte, d.gap, 32<<10)
+		last   ca.Serial
+		serial [maxSerial]byte
+		buf    = make([]byte, d.gap, 32<<10)
 	)
 	for e, err := range entries {
 		if err != nil {
@@ -177,11 +182,15 @@ func (d *draft) list(ctx context.Context, entries iter.Seq2[Entry, error]) error
 		if e.Serial <= last {
 			return fmt.Errorf("serial %s comes after %s", e.Serial, last)
 		}
-		if buf, err = appendEntry(buf, e); err != nil {
+		last = e.Serial
+		l, err := listedOf(e, &serial)
+		if err != nil {
 			return fmt.Errorf("listing: %w", err)
 		}
-		last = e.Serial
-		d.note(e)
+		if buf, err = appendEntry(buf, l); err != nil {
+			return fmt.Errorf("listing %s: %w", e.Serial, err)
+		}
+		d.note(l)
 		if len(buf) < cap(buf)-maxEntry {
 			continue
 		}
@@ -198,12 +207,12 @@ func (d *draft) list(ctx context.Context, entries iter.Seq2[Entry, error]) error
 	return err
 }
 
-func (d *draft) note(e Entry) {
-	d.sum.Entries++
-	if e.RevokedAt.After(d.sum.Latest) {
-		d.sum.Latest = e.RevokedAt
+func (d *draft) note(l listed) {
+	if d.sum.Entries == 0 || l.revokedAt > d.latest {
+		d.latest = l.revokedAt
 	}
-	d.digest.addEntry(e)
+	d.sum.Entries++
+	d.digest.add(l)
 }
 
 // sign writes what stands around the entries.

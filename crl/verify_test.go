@@ -114,7 +114,11 @@ func TestADraftThatBecameAnotherListIsNoticed(t *testing.T) {
 	}
 	digestOf := func(entries ...Entry) (d digest) {
 		for _, e := range entries {
-			d.addEntry(e)
+			l, err := listedOf(e, new([maxSerial]byte))
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.add(l)
 		}
 		return d
 	}
@@ -283,7 +287,11 @@ func FuzzRead(f *testing.F) {
 		}
 		var again []byte
 		for _, e := range entries {
-			if again, err = appendEntry(again, e); err != nil {
+			l, err := listedOf(e, new([maxSerial]byte))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again, err = appendEntry(again, l); err != nil {
 				t.Fatal(err)
 			}
 		}

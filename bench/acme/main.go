@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/bench/measure"
+	"github.com/secsy-pki/secsy-pki/bench/postgres"
 )
 
 func main() {
@@ -122,9 +123,9 @@ func (b *bench) all(ctx context.Context, sqliteOnly bool) error {
 }
 
 func (b *bench) others(ctx context.Context, least time.Duration) error {
-	pg, err := newCluster(ctx)
-	if pg != nil {
-		defer func() { _ = pg.close() }()
+	pg, err := postgres.Start(ctx)
+	if err == nil {
+		defer func() { _ = pg.Close() }()
 	}
 	if err != nil {
 		fmt.Fprintf(b.out, "no PostgreSQL: %v\n", err)

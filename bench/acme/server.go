@@ -19,11 +19,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/secsy-pki/secsy-pki/bench/postgres"
 )
 
 // A server is a program that was started for the run.
@@ -34,8 +35,8 @@ type server struct {
 	said      bytes.Buffer
 	directory string
 	roots     *x509.CertPool
-	metrics   string   // URL, "" for none
-	postgres  *cluster // nil: another database
+	metrics   string           // URL, "" for none
+	postgres  *postgres.Server // nil: another database
 }
 
 func launch(name string, cmd *exec.Cmd) (*server, error) {
@@ -122,7 +123,7 @@ func (s *server) asked(ctx context.Context) (statements, fsyncs float64, err err
 		}
 	}
 	if s.postgres != nil { // which shares the waits of commits at the same time
-		fsyncs, err = s.postgres.syncs(ctx)
+		fsyncs, err = s.postgres.Syncs(ctx)
 	}
 	return statements, fsyncs, err
 }
@@ -153,7 +154,7 @@ func freePorts(n int) ([]int, error) {
 
 // ours starts a server that was never started before, without limits for its
 // one client address, on a database of its own.
-func ours(ctx context.Context, bin, dir string, r *responder, pg *cluster) (*server, error) {
+func ours(ctx context.Context, bin, dir string, r *responder, pg *postgres.Server) (*server, error) {
 	ports, err := freePorts(3)
 	if err != nil {
 		return nil, err
@@ -167,7 +168,7 @@ func ours(ctx context.Context, bin, dir string, r *responder, pg *cluster) (*ser
 		cmd := exec.Command(bin, "quickstart", "--dir", dir, "--listen-http", at(0), "--listen-https", at(1), "--listen-operator", at(2), "--http01-port", port, "--dns", r.dns)
 		cmd.Env = os.Environ()
 		if pg != nil {
-			cmd.Env = append(cmd.Env, "SECSY_POSTGRES_URL="+pg.url)
+			cmd.Env = append(cmd.Env, "SECSY_POSTGRES_URL="+pg.URL)
 		}
 		s, err := launch("secsy-pki", cmd)
 		if err != nil {
@@ -311,73 +312,4 @@ func selfSigned(certFile, keyFile string) error {
 	return errors.Join(
 		os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
 		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k}), 0o600))
-}
-
-// A cluster is a PostgreSQL of the run's own, in a folder that is gone afterwards.
-type cluster struct {
-	*server
-	url, bin, dir string
-}
-
-func newCluster(ctx context.Context) (*cluster, error) {
-	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
-	if err != nil || len(found) == 0 {
-		return nil, errors.New("PostgreSQL is not installed")
-	}
-	c := &cluster{bin: slices.Max(found)}
-	if c.dir, err = os.MkdirTemp(".", ".bench-pg-"); err != nil { // not in /tmp, which may be memory
-		return nil, err
-	}
-	if c.dir, err = filepath.Abs(c.dir); err != nil {
-		return nil, err
-	}
-	as := func(args ...string) *exec.Cmd { return exec.Command(args[0], args[1:]...) }
-	if os.Getuid() == 0 { // it refuses to run as root
-		if out, err := exec.Command("chown", "nobody", c.dir).CombinedOutput(); err != nil {
-			return c, fmt.Errorf("chown: %w: %s", err, out)
-		}
-		as = func(args ...string) *exec.Cmd {
-			return exec.Command("setpriv", append([]string{"--reuid=nobody", "--regid=nogroup", "--clear-groups", "--"}, args...)...)
-		}
-	}
-	data := filepath.Join(c.dir, "data")
-	initdb := as(filepath.Join(c.bin, "initdb"), "-D", data, "-U", "secsy", "-A", "trust", "-E", "UTF8", "--locale=C")
-	initdb.Dir = c.dir
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return c, fmt.Errorf("initdb: %w: %s", err, out)
-	}
-	port, err := freePort()
-	if err != nil {
-		return c, err
-	}
-	c.url = fmt.Sprintf("postgres://secsy@127.0.0.1:%d/postgres?sslmode=disable", port)
-	cmd := as(filepath.Join(c.bin, "postgres"), "-D", data, "-p", strconv.Itoa(port), "-k", "", "-c", "listen_addresses=127.0.0.1")
-	cmd.Dir = c.dir
-	if c.server, err = launch("postgres", cmd); err != nil {
-		return c, err
-	}
-	return c, c.await(ctx, func() error {
-		return exec.Command(filepath.Join(c.bin, "pg_isready"), "-h", "127.0.0.1", "-p", strconv.Itoa(port)).Run()
-	})
-}
-
-func (c *cluster) close() error {
-	if c.server != nil {
-		c.stop()
-	}
-	return os.RemoveAll(c.dir)
-}
-
-// syncs is how often PostgreSQL has waited for its log to be on the disk.
-func (c *cluster) syncs(ctx context.Context) (float64, error) {
-	q := "SELECT wal_sync FROM pg_stat_wal"
-	out, err := exec.CommandContext(ctx, filepath.Join(c.bin, "psql"), c.url, "-Atc", q).Output()
-	if err != nil { // since version 18
-		q = "SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'"
-		out, err = exec.CommandContext(ctx, filepath.Join(c.bin, "psql"), c.url, "-Atc", q).Output()
-	}
-	if err != nil {
-		return 0, fmt.Errorf("asking PostgreSQL for its syncs: %w", err)
-	}
-	return strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
 }
