@@ -44,7 +44,7 @@ type AuditLog interface {
 
 // CRLs finds the CRL published last: crl.ErrNone for none.
 type CRLs interface {
-	Latest(ctx context.Context, issuer ca.IssuerID) (crl.CRL, error)
+	Latest(ctx context.Context, s crl.Series) (crl.CRL, error)
 }
 
 // ErrUnauthenticated says that nothing proves who the caller is.

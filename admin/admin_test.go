@@ -99,8 +99,8 @@ func (v *vault) Revoke(_ context.Context, r ca.Revocation) error {
 
 type lists map[ca.IssuerID]crl.CRL
 
-func (l lists) Latest(_ context.Context, id ca.IssuerID) (crl.CRL, error) {
-	if c, ok := l[id]; ok {
+func (l lists) Latest(_ context.Context, s crl.Series) (crl.CRL, error) {
+	if c, ok := l[s.Issuer]; ok {
 		return c, nil
 	}
 	return crl.CRL{}, crl.ErrNone

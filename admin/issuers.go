@@ -37,7 +37,7 @@ func (s *Server) latestCRL(ctx context.Context, id ca.IssuerID) (*client.CRL, er
 	if s.crls == nil {
 		return nil, nil
 	}
-	l, err := s.crls.Latest(ctx, id)
+	l, err := s.crls.Latest(ctx, crl.Series{Scope: crl.Scope{Issuer: id}})
 	if errors.Is(err, crl.ErrNone) {
 		return nil, nil
 	}

@@ -169,7 +169,7 @@ func TestEveryCRLIsAudited(t *testing.T) {
 	}
 	w.publishErr = errors.New("no audit log")
 	w.revoke("06", ca.Superseded, time.Now())
-	if _, err := s.update(t.Context(), s.shelves[w.issuer.ID]); err == nil {
+	if _, err := s.update(t.Context(), s.shelf(Scope{Issuer: w.issuer.ID})); err == nil {
 		t.Error("no error")
 	}
 	if again, _ := s.Current(w.issuer.ID); again.Number != c.Number {

@@ -51,7 +51,8 @@ var (
 	errNotYet  = refusal{http.StatusServiceUnavailable, "not there yet"}
 )
 
-// Handler serves GET and HEAD of /crl/ISSUER.crl and /aia/ISSUER.cer, as
+// Handler serves GET and HEAD of /crl/SCOPE.crl, /crl/SCOPE/delta.crl and
+// /aia/ISSUER.cer, as
 // RFC 5280 §4.2.1.13 and §4.2.2.1 have them: DER, whole. There is no compressed
 // form: serials are random, so that it would save a half at most, and a download
 // that is resumed has to find the same octets (docs/adr/0024).
@@ -106,24 +107,31 @@ func (s *Server) giveBack(ctx context.Context, b *Body) {
 // find returns the file at path, whose body is to be released, and how long
 // caches may keep it.
 func (s *Server) find(path string) (file, time.Duration, error) {
-	if id, ok := cutBoth(path, "/crl/", ".crl"); ok {
-		sh := s.shelves[ca.IssuerID(id)]
-		if sh == nil {
-			return file{}, 0, errUnknown
-		}
-		l, ok := sh.take()
-		if !ok {
-			return file{}, 0, errNotYet
-		}
-		// A CRL past its nextUpdate is still the best there is; only caches must not keep it.
-		return l.file, min(s.cfg.MaxAge, l.NextUpdate.Sub(s.cfg.Now())), nil
+	if name, ok := cutBoth(path, "/crl/", ".crl"); ok {
+		return s.findList(name)
 	}
 	if id, ok := cutBoth(path, "/aia/", ".cer"); ok {
-		if sh := s.shelves[ca.IssuerID(id)]; sh != nil && sh.cert.body.Hold() {
-			return sh.cert, certMaxAge, nil
+		if cert, ok := s.certs[ca.IssuerID(id)]; ok && cert.body.Hold() {
+			return cert, certMaxAge, nil
 		}
 	}
 	return file{}, 0, errUnknown
+}
+
+// findList finds the complete list of a scope by its name, or the delta to it by
+// the name of a file below that.
+func (s *Server) findList(name string) (file, time.Duration, error) {
+	scope, delta := strings.CutSuffix(name, "/delta")
+	sh := s.shelfNamed(scope)
+	if sh == nil || delta && sh.plan.Delta == 0 {
+		return file{}, 0, errUnknown
+	}
+	l, ok := sh.slot(delta).take()
+	if !ok {
+		return file{}, 0, errNotYet
+	}
+	// A CRL past its nextUpdate is still the best there is; only caches must not keep it.
+	return l.file, min(s.cfg.MaxAge, l.NextUpdate.Sub(s.cfg.Now())), nil
 }
 
 func cutBoth(s, prefix, suffix string) (string, bool) {

@@ -116,7 +116,7 @@ func TestLargeCRLHasTheTimeItTakes(t *testing.T) {
 			1000:    0, // as any answer
 			8 << 20: 5 * time.Minute,
 		} {
-			s.put(t.Context(), s.shelves[w.issuer.ID], CRL{Issuer: w.issuer.ID, NextUpdate: time.Now().Add(time.Hour)}, bodyOf(make([]byte, size)), Info{})
+			s.put(t.Context(), &s.shelf(Scope{Issuer: w.issuer.ID}).list, CRL{Scope: Scope{Issuer: w.issuer.ID}, NextUpdate: time.Now().Add(time.Hour)}, bodyOf(make([]byte, size)), Info{})
 			p := &patient{ResponseRecorder: httptest.NewRecorder()}
 			s.Handler().ServeHTTP(p, httptest.NewRequest(http.MethodGet, "/crl/"+string(w.issuer.ID)+".crl", http.NoBody))
 			if got := time.Until(p.until); p.Body.Len() != size || want == 0 != p.until.IsZero() || want > 0 && got.Round(time.Minute) != want {
@@ -170,7 +170,7 @@ func TestEveryNewCRLLooksNew(t *testing.T) {
 		path := "/crl/" + string(w.issuer.ID) + ".crl"
 		a := get(s, http.MethodGet, path).Header()
 		w.revoke("05", ca.Superseded, time.Now())
-		if _, err := s.update(t.Context(), s.shelves[w.issuer.ID]); err != nil {
+		if _, err := s.update(t.Context(), s.shelf(Scope{Issuer: w.issuer.ID})); err != nil {
 			t.Fatal(err)
 		}
 		b := get(s, http.MethodGet, path).Header()

@@ -56,7 +56,7 @@ func TestTheDeviceHearsWhetherACRLHasNews(t *testing.T) {
 		k := w.noting()
 		s := w.prepared(nil)
 		update := func() {
-			if _, err := s.update(t.Context(), s.shelves[w.issuer.ID]); err != nil {
+			if _, err := s.update(t.Context(), s.shelf(Scope{Issuer: w.issuer.ID})); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -2,30 +2,56 @@ package crl
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // metrics counts builds, and reads the shelves at scrape time.
 type metrics struct {
-	builds     *prometheus.CounterVec
-	shelves    *Server
-	number     *prometheus.Desc
-	nextUpdate *prometheus.Desc
-	entries    *prometheus.Desc
+	builds  *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+	shelves *Server
+	gauges  []gauge
+}
+
+// A gauge is one number of a CRL that is being served.
+type gauge struct {
+	desc  *prometheus.Desc
+	value func(CRL) float64
+}
+
+// kindOf names a series in metrics.
+func kindOf(delta bool) string {
+	if delta {
+		return "delta"
+	}
+	return "complete"
 }
 
 func newMetrics(reg prometheus.Registerer, s *Server) (*metrics, error) {
-	issuer := []string{"issuer"}
 	m := &metrics{
 		shelves: s,
 		builds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "secsy_crl_builds_total",
-			Help: "CRLs that were to be built here, by outcome; busy says that the device had no time, error counts failures to see whether one is due, too.",
-		}, []string{"issuer", "outcome"}),
-		number:     prometheus.NewDesc("secsy_crl_number", "Number of the CRL being served.", issuer, nil),
-		nextUpdate: prometheus.NewDesc("secsy_crl_next_update_seconds", "nextUpdate of the CRL being served, in seconds since 1970.", issuer, nil),
-		entries:    prometheus.NewDesc("secsy_crl_entries", "Entries of the CRL being served.", issuer, nil),
+			Help: "CRLs that were to be built here, by outcome; busy says that the device had no time, error of no kind counts failures to see whether one is due.",
+		}, []string{"issuer", "shard", "kind", "outcome"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "secsy_crl_build_seconds", Help: "How long building a CRL took, from taking its number to its publication.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 4, 8),
+		}, []string{"issuer", "kind"}),
+	}
+	for _, g := range []struct {
+		name, help string
+		value      func(CRL) float64
+	}{
+		{"number", "Number of the CRL being served.", func(c CRL) float64 { return float64(c.Number) }},
+		{"this_update_seconds", "thisUpdate of the CRL being served, in seconds since 1970.", func(c CRL) float64 { return float64(c.ThisUpdate.Unix()) }},
+		{"next_update_seconds", "nextUpdate of the CRL being served, in seconds since 1970.", func(c CRL) float64 { return float64(c.NextUpdate.Unix()) }},
+		{"entries", "Entries of the CRL being served.", func(c CRL) float64 { return float64(c.Entries) }},
+		{"octets", "Size of the CRL being served.", func(c CRL) float64 { return float64(c.Octets) }},
+	} {
+		m.gauges = append(m.gauges, gauge{prometheus.NewDesc("secsy_crl_"+g.name, g.help, []string{"issuer", "shard", "kind"}, nil), g.value})
 	}
 	if reg == nil {
 		return m, nil
@@ -36,32 +62,40 @@ func newMetrics(reg prometheus.Registerer, s *Server) (*metrics, error) {
 	return m, nil
 }
 
-func (m *metrics) count(sh *shelf, err error) {
-	m.builds.WithLabelValues(string(sh.issuer.ID), outcome(err)).Inc()
+// shard is empty for the list of all.
+func (s Scope) shard() string {
+	if s.Shard == 0 {
+		return ""
+	}
+	return strconv.Itoa(s.Shard)
+}
+
+func (m *metrics) count(sh *shelf, kind string, err error) {
+	m.builds.WithLabelValues(string(sh.issuer.ID), sh.scope.shard(), kind, outcome(err)).Inc()
 }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.builds.Describe(ch)
-	ch <- m.number
-	ch <- m.nextUpdate
-	ch <- m.entries
+	m.seconds.Describe(ch)
+	for _, g := range m.gauges {
+		ch <- g.desc
+	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.builds.Collect(ch)
-	for id := range m.shelves.shelves {
-		c, ok := m.shelves.Current(id)
-		if !ok {
-			continue
-		}
-		for desc, v := range map[*prometheus.Desc]float64{
-			m.number:     float64(c.Number),
-			m.nextUpdate: float64(c.NextUpdate.Unix()),
-			m.entries:    float64(c.Entries),
-		} {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, string(id))
+	m.seconds.Collect(ch)
+	for _, sh := range m.shelves.all() {
+		for _, delta := range []bool{false, true} {
+			l := sh.slot(delta).Load()
+			if l == nil {
+				continue
+			}
+			for _, g := range m.gauges {
+				ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, g.value(l.CRL), string(sh.scope.Issuer), sh.scope.shard(), kindOf(delta))
+			}
 		}
 	}
 }

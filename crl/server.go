@@ -1,11 +1,15 @@
 package crl
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +25,11 @@ import (
 type Config struct {
 	Issuers []*ca.Issuer // those whose key is at hand, active or not; at least one
 	Store   Store
+	// Plans are for issuers that want more than complete CRLs.
+	Plans map[ca.IssuerID]Plan
+	// Life is how long a certificate may be valid that names a CRL: as long are
+	// shards kept that no issuer puts certificates into any more.
+	Life time.Duration
 
 	Period          time.Duration // between scheduled CRLs, at most 24 hours; 0 means 12 hours
 	Validity        time.Duration // nextUpdate - thisUpdate, two periods to 10 days; 0 means 7 days
@@ -34,6 +43,12 @@ type Config struct {
 	Logger     *slog.Logger          // nil: discarded
 	Registerer prometheus.Registerer // nil: no metrics
 	Now        func() time.Time      // nil: time.Now
+}
+
+// A Plan is what an issuer's CRLs are beyond the usual.
+type Plan struct {
+	Delta       time.Duration // between deltas, at most the period; 0: there are none
+	KeepExpired time.Duration // how long entries stay past their certificate's expiry, beside the one CRL they always do
 }
 
 const (
@@ -82,6 +97,11 @@ func (c Config) withDefaults() (Config, error) {
 	case c.RevocationDelay > c.Period:
 		return c, fmt.Errorf("crl: revocation delay %v is more than the period", c.RevocationDelay)
 	}
+	for id, p := range c.Plans {
+		if p.Delta < 0 || p.Delta > c.Period || p.KeepExpired < 0 {
+			return c, fmt.Errorf("crl: the plan of issuer %s has a negative time, or deltas more seldom than every %v", id, c.Period)
+		}
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -95,19 +115,36 @@ func (c Config) withDefaults() (Config, error) {
 // for concurrent use.
 type Server struct {
 	cfg     Config
-	shelves map[ca.IssuerID]*shelf
+	certs   map[ca.IssuerID]file
 	limit   *ratelimit.Endpoint
 	metrics *metrics
+	said    map[ca.IssuerID]time.Time // when shards were last said to be needed; lookForShards' alone
+
+	mu      sync.RWMutex // guards what follows
+	shelves map[string]*shelf
 }
 
-// A shelf holds what is served for one issuer.
+// A shelf holds what is served of one scope.
 type shelf struct {
+	scope   Scope
 	issuer  *ca.Issuer
-	cert    file
-	list    atomic.Pointer[shelved] // nil: none yet
-	trigger chan struct{}           // holds one wake-up
-	trouble trouble                 // its builder's alone
+	plan    Plan
+	url     string        // what certificates call its complete CRL; "" if they don't
+	list    slot          // complete
+	delta   slot          // the delta to one that was complete
+	trigger chan struct{} // holds one wake-up
+	trouble trouble       // its builder's alone
 }
+
+func (sh *shelf) slot(delta bool) *slot {
+	if delta {
+		return &sh.delta
+	}
+	return &sh.list
+}
+
+// A slot holds the latest of a series; nil: none yet.
+type slot struct{ atomic.Pointer[shelved] }
 
 // A trouble is a row of updates that failed, of which the log has a line for
 // each way in which they do, and one for the end.
@@ -123,19 +160,19 @@ type shelved struct {
 	file file
 }
 
-// put replaces what is on the shelf, whose body lasts for those who read it.
-// The shelf is what holds body from now on.
-func (s *Server) put(ctx context.Context, sh *shelf, c CRL, body *Body, info Info) {
-	was := sh.list.Swap(&shelved{CRL: c, file: newFile(typeCRL, body, info.SHA256, c.ThisUpdate)})
+// put replaces what is in the slot, whose body lasts for those who read it. The
+// slot is what holds body from now on.
+func (s *Server) put(ctx context.Context, to *slot, c CRL, body *Body, info Info) {
+	was := to.Swap(&shelved{CRL: c, file: newFile(typeCRL, body, info.SHA256, c.ThisUpdate)})
 	if was != nil {
 		s.giveBack(ctx, was.file.body)
 	}
 }
 
-// take returns what is on the shelf, whose body is to be released.
-func (sh *shelf) take() (*shelved, bool) {
+// take returns what is in the slot, whose body is to be released.
+func (sl *slot) take() (*shelved, bool) {
 	for {
-		l := sh.list.Load()
+		l := sl.Load()
 		if l == nil {
 			return nil, false
 		}
@@ -145,14 +182,6 @@ func (sh *shelf) take() (*shelved, bool) {
 	}
 }
 
-// thisUpdate is that of what is on the shelf.
-func (sh *shelf) thisUpdate() time.Time {
-	if l := sh.list.Load(); l != nil {
-		return l.ThisUpdate
-	}
-	return time.Time{}
-}
-
 // New returns a Server that has no CRLs until Prepare or Run.
 func New(cfg Config) (*Server, error) {
 	cfg, err := cfg.withDefaults()
@@ -160,41 +189,73 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, shelves: make(map[ca.IssuerID]*shelf),
+		cfg: cfg, shelves: make(map[string]*shelf), certs: make(map[ca.IssuerID]file), said: make(map[ca.IssuerID]time.Time),
 		limit: cfg.Limiter.Endpoint("crl", ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: fileCost, SkipGlobal: true}),
 	}
 	for _, is := range cfg.Issuers {
-		if s.shelves[is.ID] != nil {
+		if s.shelf(Scope{Issuer: is.ID}) != nil {
 			return nil, fmt.Errorf("crl: issuer %s is there twice", is.ID)
 		}
 		if is.Key == nil || len(is.Cert.SubjectKeyId) == 0 {
 			return nil, fmt.Errorf("crl: issuer %s lacks a key or a subject key identifier", is.ID)
 		}
-		s.shelves[is.ID] = &shelf{
-			issuer:  is,
-			cert:    newFile(typeCert, bodyOf(is.Cert.Raw), sha256.Sum256(is.Cert.Raw), is.Cert.NotBefore),
-			trigger: make(chan struct{}, 1),
-		}
+		s.certs[is.ID] = newFile(typeCert, bodyOf(is.Cert.Raw), sha256.Sum256(is.Cert.Raw), is.Cert.NotBefore)
+		s.addShelf(is, Scope{Issuer: is.ID}, is.CRLURL)
 	}
 	s.metrics, err = newMetrics(cfg.Registerer, s)
 	return s, err
 }
 
-// Trigger says that something of issuer was revoked. It never blocks.
-func (s *Server) Trigger(issuer ca.IssuerID) {
-	sh := s.shelves[issuer]
-	if sh == nil {
-		return
+// addShelf makes room for a scope. Without an address there are no deltas: no
+// CRL could say where they are.
+func (s *Server) addShelf(is *ca.Issuer, scope Scope, url string) *shelf {
+	sh := &shelf{scope: scope, issuer: is, plan: s.cfg.Plans[is.ID], url: url, trigger: make(chan struct{}, 1)}
+	if url == "" {
+		sh.plan.Delta = 0
 	}
-	select {
-	case sh.trigger <- struct{}{}:
-	default: // a wake-up is waiting already
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shelves[scope.String()] = sh
+	return sh
+}
+
+// shelf finds the shelf of a scope, nil for none.
+func (s *Server) shelf(scope Scope) *shelf { return s.shelfNamed(scope.String()) }
+
+func (s *Server) shelfNamed(name string) *shelf {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.shelves[name]
+}
+
+// all lists the shelves, those of one issuer together and in order.
+func (s *Server) all() []*shelf {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(s.shelves), func(a, b *shelf) int {
+		return cmp.Or(cmp.Compare(a.scope.Issuer, b.scope.Issuer), cmp.Compare(a.scope.Shard, b.scope.Shard))
+	})
+}
+
+// Trigger says that the status of one of issuer's certificates has changed. It
+// never blocks. Each shelf looks by itself whether it was one of its own.
+func (s *Server) Trigger(issuer ca.IssuerID) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, sh := range s.shelves {
+		if sh.scope.Issuer != issuer {
+			continue
+		}
+		select {
+		case sh.trigger <- struct{}{}:
+		default: // a wake-up is waiting already
+		}
 	}
 }
 
-// Current returns the CRL that is being served for issuer.
+// Current returns the complete CRL that is being served for all of issuer.
 func (s *Server) Current(issuer ca.IssuerID) (CRL, bool) {
-	sh := s.shelves[issuer]
+	sh := s.shelf(Scope{Issuer: issuer})
 	if sh == nil {
 		return CRL{}, false
 	}
@@ -205,19 +266,55 @@ func (s *Server) Current(issuer ca.IssuerID) (CRL, bool) {
 	return l.CRL, true
 }
 
+// Check says which scopes have no CRL that is valid.
+func (s *Server) Check() error {
+	now := s.cfg.Now()
+	var bad []string
+	for _, sh := range s.all() {
+		if l := sh.list.Load(); l == nil || now.After(l.NextUpdate) {
+			bad = append(bad, sh.scope.String())
+		}
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	const most = 5
+	more := ""
+	if n := len(bad) - most; n > 0 {
+		bad, more = bad[:most], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Errorf("no current CRL of %s%s", strings.Join(bad, ", "), more)
+}
+
+// preparing is how many shelves are prepared at once.
+const preparing = 4
+
 // Prepare puts a CRL on every shelf: the stored one, or a new one if there is
 // none or it is due. Where another replica is building the first one, it waits
-// for that. Its error names the issuers that have none; Run keeps trying.
+// for that. Its error names the scopes that have none; Run keeps trying.
 func (s *Server) Prepare(ctx context.Context) error {
 	// Even a builder that vanished is waited for no longer than this.
 	ctx, cancel := context.WithTimeout(ctx, 2*s.cfg.BuildTimeout)
 	defer cancel()
-	var errs []error
-	for _, sh := range s.shelves {
-		if err := s.prepare(ctx, sh); err != nil {
-			errs = append(errs, fmt.Errorf("preparing the CRL of issuer %s: %w", sh.issuer.ID, err))
-		}
+	if err := s.lookForShards(ctx); err != nil {
+		return err
 	}
+	all := s.all()
+	var (
+		wg   sync.WaitGroup
+		errs = make([]error, len(all))
+		free = make(chan struct{}, preparing)
+	)
+	for i, sh := range all {
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			if err := s.prepare(ctx, sh); err != nil {
+				errs[i] = fmt.Errorf("preparing the CRL of %s: %w", sh.scope, err)
+			}
+		})
+	}
+	wg.Wait()
 	return errors.Join(errs...)
 }
 
@@ -230,7 +327,7 @@ func (s *Server) prepare(ctx context.Context, sh *shelf) error {
 		case outcome(err) != "held":
 			return err
 		}
-		s.cfg.Logger.InfoContext(ctx, "waiting for the CRL that another replica builds", "issuer", string(sh.issuer.ID))
+		s.cfg.Logger.InfoContext(ctx, "waiting for the CRL that another replica builds", "scope", sh.scope.String())
 		select {
 		case <-ctx.Done():
 			return err
@@ -239,14 +336,37 @@ func (s *Server) prepare(ctx context.Context, sh *shelf) error {
 	}
 }
 
-// Run keeps the CRLs current until ctx ends: one builder for each issuer.
+// Run keeps the CRLs current until ctx ends: one builder for each scope.
 func (s *Server) Run(ctx context.Context) error {
-	var wg sync.WaitGroup
-	for _, sh := range s.shelves {
-		wg.Go(func() { s.keepCurrent(ctx, sh) })
+	var (
+		wg     sync.WaitGroup
+		atWork = map[*shelf]context.CancelFunc{}
+	)
+	defer wg.Wait()
+	for {
+		all := s.all()
+		for _, sh := range all {
+			if atWork[sh] == nil {
+				own, cancel := context.WithCancel(ctx)
+				atWork[sh] = cancel
+				wg.Go(func() { s.keepCurrent(own, sh) })
+			}
+		}
+		for sh, cancel := range atWork {
+			if !slices.Contains(all, sh) {
+				cancel()
+				delete(atWork, sh)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(s.cfg.Poll):
+		}
+		if err := s.lookForShards(ctx); err != nil && ctx.Err() == nil {
+			s.cfg.Logger.ErrorContext(ctx, "looking for CRL shards", "error", err)
+		}
 	}
-	wg.Wait()
-	return nil
 }
 
 func (s *Server) keepCurrent(ctx context.Context, sh *shelf) {
@@ -283,7 +403,7 @@ func (s *Server) tell(ctx context.Context, sh *shelf, err error) {
 	how := outcome(err)
 	if how == "ok" {
 		if t.failures > 0 {
-			s.cfg.Logger.InfoContext(ctx, "updating a CRL works again", "issuer", string(sh.issuer.ID), "after", s.cfg.Now().Sub(t.since), "failures", t.failures)
+			s.cfg.Logger.InfoContext(ctx, "updating a CRL works again", "scope", sh.scope.String(), "after", s.cfg.Now().Sub(t.since), "failures", t.failures)
 		}
 		*t = trouble{}
 		return
@@ -299,10 +419,10 @@ func (s *Server) tell(ctx context.Context, sh *shelf, err error) {
 	}
 	t.told[how] = true
 	if how == "busy" {
-		s.cfg.Logger.WarnContext(ctx, "updating a CRL waits for the signing device", "issuer", string(sh.issuer.ID), "error", err)
+		s.cfg.Logger.WarnContext(ctx, "updating a CRL waits for the signing device", "scope", sh.scope.String(), "error", err)
 		return
 	}
-	s.cfg.Logger.ErrorContext(ctx, "updating a CRL, which is tried until it succeeds", "issuer", string(sh.issuer.ID), "error", err)
+	s.cfg.Logger.ErrorContext(ctx, "updating a CRL, which is tried until it succeeds", "scope", sh.scope.String(), "error", err)
 }
 
 // await returns after wait, or RevocationDelay after a trigger, and false when
@@ -327,28 +447,35 @@ func (s *Server) await(ctx context.Context, sh *shelf, wait time.Duration) bool 
 	}
 }
 
-// update brings sh up to what the store has, builds the next CRL if that is
-// called for, and says when to look again.
+// update brings sh up to what the store has, builds what is called for, and
+// says when to look again.
 func (s *Server) update(ctx context.Context, sh *shelf) (time.Duration, error) {
 	head, err := s.look(ctx, sh)
 	unusable := errors.Is(err, errUnusable)
 	if err != nil && !unusable {
-		s.metrics.count(sh, err)
+		s.metrics.count(sh, "", err)
 		return s.cfg.Poll, err
 	}
 	if unusable {
-		s.cfg.Logger.WarnContext(ctx, "replacing the stored CRL", "issuer", string(sh.issuer.ID), "number", int64(head.Published), "cause", err)
+		s.cfg.Logger.WarnContext(ctx, "replacing the stored CRL", "scope", sh.scope.String(), "number", int64(head.Published), "cause", err)
 	}
-	now := s.cfg.Now()
-	due := unusable || head.Published == 0 || !now.Before(head.ScheduledAt.Add(s.cfg.Period))
-	if !due && head.Count == head.Covered {
-		return s.untilNext(now, head), nil
+	due := unusable || !s.cfg.Now().Before(s.dueAt(sh, head))
+	if due || head.Changed {
+		if head, err = s.build(ctx, sh, head, Series{sh.scope, false}, due); err != nil {
+			return s.tryAgain(sh, err)
+		}
 	}
-	err = s.build(ctx, sh, due)
-	s.metrics.count(sh, err)
+	if !s.cfg.Now().Before(s.deltaDueAt(sh, head)) {
+		if head, err = s.build(ctx, sh, head, Series{sh.scope, true}, true); err != nil {
+			return s.tryAgain(sh, err)
+		}
+	}
+	return s.untilNext(sh, head), nil
+}
+
+// tryAgain says when to look again after a CRL could not be built.
+func (s *Server) tryAgain(sh *shelf, err error) (time.Duration, error) {
 	switch {
-	case err == nil:
-		return min(s.cfg.Poll, s.cfg.Period), nil
 	case outcome(err) == "held" && sh.list.Load() != nil:
 		return heldRetry, nil // what is served stays good meanwhile
 	case outcome(err) == "held":
@@ -369,42 +496,4 @@ func outcome(err error) string {
 	default:
 		return "error"
 	}
-}
-
-func (s *Server) untilNext(now time.Time, h Head) time.Duration {
-	return min(s.cfg.Poll, h.ScheduledAt.Add(s.cfg.Period).Sub(now))
-}
-
-// look reads the head, and what was published since.
-func (s *Server) look(ctx context.Context, sh *shelf) (Head, error) {
-	head, err := s.cfg.Store.Head(ctx, sh.issuer.ID)
-	if err != nil {
-		return head, err
-	}
-	return head, s.fetch(ctx, sh, head.Published)
-}
-
-// errUnusable says that what is stored is not a CRL of the issuer: another one
-// is to take its place.
-var errUnusable = errors.New("crl: the stored one cannot be used")
-
-// fetch puts the published CRL on the shelf unless that one is there.
-func (s *Server) fetch(ctx context.Context, sh *shelf, published Number) error {
-	if have := sh.list.Load(); published == 0 || have != nil && have.Number >= published {
-		return nil
-	}
-	c, err := s.cfg.Store.Latest(ctx, sh.issuer.ID)
-	if err != nil {
-		return err
-	}
-	body := newBody()
-	if err := s.cfg.Store.Get(ctx, c.Body, body); err != nil {
-		return errors.Join(err, body.Release())
-	}
-	info, err := Verify(body, sh.issuer)
-	if err != nil {
-		return errors.Join(fmt.Errorf("%w: %w", errUnusable, err), body.Release())
-	}
-	s.put(ctx, sh, c, body, info)
-	return nil
 }

@@ -228,7 +228,7 @@ func TestPrepareNamesTheIssuerWithoutCRL(t *testing.T) {
 	if _, ok := s.Current(w.issuer.ID); ok {
 		t.Error("a CRL from nowhere")
 	}
-	if !w.leaseUntil.IsZero() {
+	if !w.scopes[Scope{Issuer: w.issuer.ID}].leaseUntil.IsZero() {
 		t.Error("the lease is still held")
 	}
 }
@@ -237,7 +237,7 @@ func TestBuilderThatVanishedIsReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.number, w.leaseUntil = 7, time.Now().Add(5*time.Minute)
+		w.scopes[Scope{Issuer: w.issuer.ID}] = &scopeState{number: 7, leaseUntil: time.Now().Add(5 * time.Minute)}
 		s, start := w.prepared(nil), time.Now()
 		if w.current(s).Number.Int64() <= 7 {
 			t.Error("a number came again")

@@ -228,7 +228,7 @@ func TestAStoreThatForgetsEntriesPublishesNothing(t *testing.T) {
 	before, _ := s.Current(w.issuer.ID)
 	w.revoke("06", ca.Superseded, time.Now().Add(time.Hour))
 	w.forgotten = "05"
-	if _, err := s.update(t.Context(), s.shelves[w.issuer.ID]); err == nil || !strings.Contains(err.Error(), "without a reason") {
+	if _, err := s.update(t.Context(), s.shelf(Scope{Issuer: w.issuer.ID})); err == nil || !strings.Contains(err.Error(), "without a reason") {
 		t.Errorf("error %v", err)
 	}
 	if c, _ := s.Current(w.issuer.ID); c.Number != before.Number || len(w.bodies) != 1 {

@@ -32,11 +32,11 @@ type world struct {
 	keys   *keystest.Store
 
 	mu          sync.Mutex // guards what follows
+	seq         Seq
 	revoked     map[ca.Serial]revoked
-	number      Number
-	leaseUntil  time.Time
-	scheduledAt time.Time
-	list        []CRL // published, latest last
+	scopes      map[Scope]*scopeState
+	shards      []Shard
+	list        []CRL // published, of all scopes, latest last
 	bodies      map[BodyID][]byte
 	puts        int
 	forgotten   ca.Serial // by Revoked alone
@@ -45,9 +45,28 @@ type world struct {
 	headErr     error
 }
 
+// A revoked is a certificate whose status has changed; released ones have no date.
 type revoked struct {
 	Entry
 	notAfter time.Time
+	shard    int
+	seq      Seq
+}
+
+// A scopeState is the store's row of one scope.
+type scopeState struct {
+	number     Number
+	leaseUntil time.Time
+	list       CRL // complete, the latest; zero: none
+	scheduled  CRL
+	delta      CRL
+}
+
+func (w *world) scopeLocked(s Scope) *scopeState {
+	if w.scopes[s] == nil {
+		w.scopes[s] = &scopeState{}
+	}
+	return w.scopes[s]
 }
 
 func newWorld(t testing.TB) *world {
@@ -56,7 +75,7 @@ func newWorld(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, key: key, keys: keystest.New(), revoked: map[ca.Serial]revoked{}, bodies: map[BodyID][]byte{}}
+	w := &world{t: t, key: key, keys: keystest.New(), revoked: map[ca.Serial]revoked{}, scopes: map[Scope]*scopeState{}, bodies: map[BodyID][]byte{}}
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), RawSubject: oddSubject(t),
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(30, 0, 0),
@@ -68,6 +87,7 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	w.issuer = &ca.Issuer{ID: ca.IDOf(cert), Name: "ca", Cert: cert, Key: k}
+	w.issuer.CRLURL = "http://pki.example.com/crl/" + string(w.issuer.ID) + ".crl"
 	return w
 }
 
@@ -105,13 +125,22 @@ func (w *world) leaf(serial ca.Serial) *x509.Certificate {
 }
 
 func (w *world) revoke(serial ca.Serial, reason ca.Reason, notAfter time.Time) {
+	w.revokeIn(0, serial, reason, notAfter)
+}
+
+// revokeIn revokes a certificate of a shard; removeFromCRL releases it from hold.
+func (w *world) revokeIn(shard int, serial ca.Serial, reason ca.Reason, notAfter time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	at := time.Now()
-	if was, ok := w.revoked[serial]; ok {
+	if was, ok := w.revoked[serial]; ok && !was.RevokedAt.IsZero() {
 		at = was.RevokedAt
 	}
-	w.revoked[serial] = revoked{Entry{Serial: serial, RevokedAt: at, Reason: reason}, notAfter}
+	if reason == ca.RemoveFromCRL {
+		at = time.Time{}
+	}
+	w.seq++
+	w.revoked[serial] = revoked{Entry{Serial: serial, RevokedAt: at, Reason: reason}, notAfter, shard, w.seq}
 }
 
 func (w *world) setHeadErr(err error) {
@@ -183,7 +212,7 @@ func (w *world) current(s *Server) *x509.RevocationList {
 // der is what s serves.
 func (w *world) der(s *Server) []byte {
 	w.t.Helper()
-	l, ok := s.shelves[w.issuer.ID].take()
+	l, ok := s.shelf(Scope{Issuer: w.issuer.ID}).list.take()
 	if !ok {
 		w.t.Fatal("no CRL")
 	}
@@ -199,64 +228,75 @@ func serials(l *x509.RevocationList) []ca.Serial {
 	return out
 }
 
-func (w *world) countLocked() Count {
-	var c Count
+func (w *world) changedLocked(s Scope, since Seq) bool {
 	for _, r := range w.revoked {
-		c.Revocations++
-		if r.Reason == ca.KeyCompromise {
-			c.Compromises++
+		if r.seq > since && (s.Shard == 0 || r.shard == s.Shard) {
+			return true
 		}
 	}
-	return c
+	return false
 }
 
-func (w *world) Head(context.Context, ca.IssuerID) (Head, error) {
+func (w *world) Head(_ context.Context, s Scope) (Head, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.headErr != nil {
 		return Head{}, w.headErr
 	}
-	h := Head{Count: w.countLocked()}
-	if n := len(w.list); n > 0 {
-		h.Published, h.Covered, h.ScheduledAt = w.list[n-1].Number, w.list[n-1].Count, w.scheduledAt
+	st := w.scopeLocked(s)
+	h := Head{Seq: w.seq, Published: st.list.Number, Changed: w.changedLocked(s, st.list.Seq), UpdatedAt: st.list.ThisUpdate}
+	if st.scheduled.Number != 0 {
+		h.ScheduledAt = st.scheduled.ThisUpdate
+		h.Base = Base{st.scheduled.Number, st.scheduled.ThisUpdate, st.scheduled.NextUpdate, st.scheduled.Seq}
+	}
+	if st.delta.Number != 0 {
+		h.Delta, h.DeltaAt, h.DeltaBase, h.DeltaChanged = st.delta.Number, st.delta.ThisUpdate, st.delta.Base, w.changedLocked(s, st.delta.Seq)
+		if st.delta.ThisUpdate.After(h.UpdatedAt) {
+			h.UpdatedAt = st.delta.ThisUpdate
+		}
 	}
 	return h, nil
 }
 
-func (w *world) Latest(context.Context, ca.IssuerID) (CRL, error) {
+func (w *world) Latest(_ context.Context, s Series) (CRL, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.list) == 0 {
+	c := w.scopeLocked(s.Scope).list
+	if s.Delta {
+		c = w.scopeLocked(s.Scope).delta
+	}
+	if c.Number == 0 {
 		return CRL{}, ErrNone
 	}
-	return w.list[len(w.list)-1], nil
+	return c, nil
 }
 
-func (w *world) Reserve(_ context.Context, _ ca.IssuerID, l Lease) (Number, error) {
+func (w *world) Reserve(_ context.Context, s Scope, l Lease) (Number, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.leaseUntil.After(l.Now) {
+	st := w.scopeLocked(s)
+	if st.leaseUntil.After(l.Now) {
 		return 0, ErrHeld
 	}
-	w.number, w.leaseUntil = max(w.number+1, l.Floor), l.Until
-	return w.number, nil
+	st.number, st.leaseUntil = max(st.number+1, l.Floor), l.Until
+	return st.number, nil
 }
 
-func (w *world) Release(_ context.Context, _ ca.IssuerID, n Number) error {
+func (w *world) Release(_ context.Context, s Scope, n Number) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n == w.number {
-		w.leaseUntil = time.Time{}
+	if st := w.scopeLocked(s); n == st.number {
+		st.leaseUntil = time.Time{}
 	}
 	return nil
 }
 
-func (w *world) Revoked(_ context.Context, _ ca.IssuerID, cutoff time.Time) iter.Seq2[Entry, error] {
+func (w *world) Revoked(_ context.Context, s Selection) iter.Seq2[Entry, error] {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out []Entry
 	for _, r := range w.revoked {
-		if r.listed(cutoff) && r.Serial != w.forgotten {
+		if r.listed(s) && r.Serial != w.forgotten {
 			out = append(out, r.Entry)
 		}
 	}
@@ -264,20 +304,49 @@ func (w *world) Revoked(_ context.Context, _ ca.IssuerID, cutoff time.Time) iter
 	return each(out)
 }
 
-func (r revoked) listed(cutoff time.Time) bool {
-	return !r.notAfter.Before(cutoff) || !r.RevokedAt.Before(cutoff)
+func (r revoked) listed(s Selection) bool {
+	switch {
+	case s.Shard != 0 && s.Shard != r.shard:
+		return false
+	case s.Delta:
+		return r.seq > s.Since
+	}
+	return !r.RevokedAt.IsZero() && (!r.notAfter.Before(s.ExpiredBy) || r.seq > s.Seen)
 }
 
-func (w *world) StillRevoked(_ context.Context, _ ca.IssuerID, serials []ca.Serial, cutoff time.Time) ([]ca.Serial, error) {
+func (w *world) StillRevoked(_ context.Context, sel Selection, serials []ca.Serial) ([]ca.Serial, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var still []ca.Serial
 	for _, s := range serials {
-		if r, ok := w.revoked[s]; ok && r.listed(cutoff) {
+		if r, ok := w.revoked[s]; ok && r.listed(sel) {
 			still = append(still, s)
 		}
 	}
 	return still, nil
+}
+
+func (w *world) Shards(context.Context, ca.IssuerID) ([]Shard, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.shards), nil
+}
+
+func (w *world) NeedShards(_ context.Context, _ ca.IssuerID, list []ca.CRLShard, until time.Time) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range list {
+		i := slices.IndexFunc(w.shards, func(have Shard) bool { return have.ID == s.ID })
+		switch {
+		case i < 0:
+			w.shards = append(w.shards, Shard{s, until})
+		case w.shards[i].URL != s.URL:
+			return ErrShardTaken
+		case until.After(w.shards[i].NeededUntil):
+			w.shards[i].NeededUntil = until
+		}
+	}
+	return nil
 }
 
 func (w *world) Put(_ context.Context, _ time.Time, r io.Reader) (BodyID, error) {
@@ -314,18 +383,24 @@ func (w *world) Publish(_ context.Context, p Publication) error {
 	if w.publishErr != nil {
 		return w.publishErr
 	}
-	if n := len(w.list); n > 0 && w.list[n-1].Number >= p.Number || p.Number > w.number {
+	st := w.scopeLocked(p.Scope)
+	if p.Number <= max(st.list.Number, st.delta.Number) || p.Number > st.number {
 		return ErrSuperseded
 	}
 	if int64(len(w.bodies[p.Body])) != p.Octets {
 		return ErrIncomplete
 	}
 	w.list, w.audits = append(w.list, p.CRL), append(w.audits, p.Audit)
-	if p.Scheduled {
-		w.scheduledAt = p.ThisUpdate
+	switch {
+	case p.Base != 0:
+		st.delta = p.CRL
+	case p.Scheduled:
+		st.list, st.scheduled = p.CRL, p.CRL
+	default:
+		st.list = p.CRL
 	}
-	if p.Number == w.number {
-		w.leaseUntil = time.Time{}
+	if p.Number == st.number {
+		st.leaseUntil = time.Time{}
 	}
 	return nil
 }

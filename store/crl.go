@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"time"
+	"strconv"
 
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/crl"
@@ -19,27 +19,27 @@ func NewCRL(db *DB) *CRL { return &CRL{db} }
 
 var _ crl.Store = (*CRL)(nil)
 
-// Head returns what is published and what is revoked, as of now. The counts are
-// read first, so that they never claim more than a list read later holds.
-func (c *CRL) Head(ctx context.Context, issuer ca.IssuerID) (crl.Head, error) {
+// Head returns what is published, and whether it is complete, as of now. What
+// has changed is read first, so that it never claims more than a list read later
+// holds.
+func (c *CRL) Head(ctx context.Context, s crl.Scope) (crl.Head, error) {
 	var h crl.Head
 	err := c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
 		h = crl.Head{}
-		err := tx.QueryRow(ctx, `SELECT COUNT(*), COUNT(CASE WHEN c.reason = $2 THEN 1 END)
-			FROM certificates c WHERE c.issuer = $1 AND c.revoked_at <> 0`, string(issuer), int64(ca.KeyCompromise)).
-			Scan(&h.Count.Revocations, &h.Count.Compromises)
+		var seq int64
+		err := tx.QueryRow(ctx, `SELECT r.seq FROM revocation_heads r WHERE r.issuer = $1`, string(s.Issuer)).Scan(&seq)
+		if err != nil && !errors.Is(err, ErrNoRows) {
+			return fmt.Errorf("reading the number of the last change: %w", err)
+		}
+		h.Seq = crl.Seq(seq)
+		covered, deltaCovered, err := readHead(ctx, tx, s, &h)
 		if err != nil {
-			return fmt.Errorf("counting revocations: %w", err)
+			return err
 		}
-		var published, scheduledAt int64
-		err = tx.QueryRow(ctx, `SELECT h.published, h.scheduled_at, l.revocations, l.compromises
-			FROM crl_heads h JOIN crls l ON l.issuer = h.issuer AND l.number = h.published
-			WHERE h.issuer = $1`, string(issuer)).
-			Scan(&published, &scheduledAt, &h.Covered.Revocations, &h.Covered.Compromises)
-		if errors.Is(err, ErrNoRows) {
-			return nil
+		if h.Changed, err = changed(ctx, tx, s, covered, h.Seq); err != nil || h.Delta == 0 {
+			return err
 		}
-		h.Published, h.ScheduledAt = crl.Number(published), fromMicros(scheduledAt)
+		h.DeltaChanged, err = changed(ctx, tx, s, deltaCovered, h.Seq)
 		return err
 	})
 	if err != nil {
@@ -48,18 +48,68 @@ func (c *CRL) Head(ctx context.Context, issuer ca.IssuerID) (crl.Head, error) {
 	return h, nil
 }
 
-// Latest returns the CRL last published.
-func (c *CRL) Latest(ctx context.Context, issuer ca.IssuerID) (crl.CRL, error) {
+// readHead reads what is published of s, and what the complete CRL and the delta cover.
+func readHead(ctx context.Context, tx Tx, s crl.Scope, h *crl.Head) (covered, deltaCovered crl.Seq, err error) {
 	var (
-		number, thisUpdate, nextUpdate, entries int64
-		body                                    string
-		l                                       = crl.CRL{Issuer: issuer}
+		published, this, scheduledAt, seq     int64
+		base, baseThis, baseNext, baseSeq     int64
+		delta, deltaThis, deltaBase, deltaSeq int64
 	)
+	err = tx.QueryRow(ctx, `SELECT h.published, l.this_update, h.scheduled_at, l.seq,
+			COALESCE(b.number, 0), COALESCE(b.this_update, 0), COALESCE(b.next_update, 0), COALESCE(b.seq, 0),
+			COALESCE(d.number, 0), COALESCE(d.this_update, 0), COALESCE(d.base, 0), COALESCE(d.seq, 0)
+		FROM crl_heads h JOIN crls l ON l.issuer = h.issuer AND l.number = h.published
+			LEFT JOIN crls b ON b.issuer = h.issuer AND b.number = h.scheduled
+			LEFT JOIN crls d ON d.issuer = h.issuer AND d.number = h.delta
+		WHERE h.issuer = $1`, s.String()).
+		Scan(&published, &this, &scheduledAt, &seq, &base, &baseThis, &baseNext, &baseSeq, &delta, &deltaThis, &deltaBase, &deltaSeq)
+	if errors.Is(err, ErrNoRows) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	h.UpdatedAt = fromMicros(max(this, deltaThis))
+	h.Published, h.ScheduledAt = crl.Number(published), fromMicros(scheduledAt)
+	h.Base = crl.Base{Number: crl.Number(base), ThisUpdate: fromMicros(baseThis), NextUpdate: fromMicros(baseNext), Seq: crl.Seq(baseSeq)}
+	h.Delta, h.DeltaAt, h.DeltaBase = crl.Number(delta), fromMicros(deltaThis), crl.Number(deltaBase)
+	return crl.Seq(seq), crl.Seq(deltaSeq), nil
+}
+
+// changed says whether something of s changed after covered, now being the
+// number of the issuer's last change.
+func changed(ctx context.Context, tx Tx, s crl.Scope, covered, now crl.Seq) (bool, error) {
+	if s.Shard == 0 || now <= covered {
+		return now > covered, nil
+	}
+	var one int64
+	err := tx.QueryRow(ctx, ShardChanged, string(s.Issuer), int64(covered), int64(s.Shard)).Scan(&one)
+	if errors.Is(err, ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// ShardChanged reads no more than what changed since the shard's last CRL.
+const ShardChanged = `SELECT 1 FROM certificates c
+	WHERE c.issuer = $1 AND c.revocation_seq > $2 AND c.revocation_seq > 0 AND c.crl_shard = $3 LIMIT 1`
+
+// Latest returns the CRL last published.
+func (c *CRL) Latest(ctx context.Context, s crl.Series) (crl.CRL, error) {
+	var (
+		number, base, thisUpdate, nextUpdate, entries, seq int64
+		body                                               string
+		l                                                  = crl.CRL{Scope: s.Scope}
+	)
+	last := `published`
+	if s.Delta {
+		last = `delta`
+	}
 	err := c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
-		return tx.QueryRow(ctx, `SELECT l.number, l.this_update, l.next_update, l.entries, l.revocations, l.compromises, l.octets, l.body
-			FROM crl_heads h JOIN crls l ON l.issuer = h.issuer AND l.number = h.published
-			WHERE h.issuer = $1`, string(issuer)).
-			Scan(&number, &thisUpdate, &nextUpdate, &entries, &l.Count.Revocations, &l.Count.Compromises, &l.Octets, &body)
+		return tx.QueryRow(ctx, `SELECT l.number, l.base, l.this_update, l.next_update, l.entries, l.seq, l.octets, l.body
+			FROM crl_heads h JOIN crls l ON l.issuer = h.issuer AND l.number = h.`+last+`
+			WHERE h.issuer = $1`, s.String()).
+			Scan(&number, &base, &thisUpdate, &nextUpdate, &entries, &seq, &l.Octets, &body)
 	})
 	if errors.Is(err, ErrNoRows) {
 		return crl.CRL{}, crl.ErrNone
@@ -67,14 +117,15 @@ func (c *CRL) Latest(ctx context.Context, issuer ca.IssuerID) (crl.CRL, error) {
 	if err != nil {
 		return crl.CRL{}, fmt.Errorf("reading CRL: %w", err)
 	}
-	l.Number, l.Entries, l.Body = crl.Number(number), int(entries), crl.BodyID(body)
+	l.Number, l.Base, l.Entries, l.Seq = crl.Number(number), crl.Number(base), int(entries), crl.Seq(seq)
+	l.Body = crl.BodyID(body)
 	l.ThisUpdate, l.NextUpdate = fromMicros(thisUpdate), fromMicros(nextUpdate)
 	return l, nil
 }
 
 // Reserve takes the next number and the lease in one statement: of two that
 // come together, one finds the lease taken.
-func (c *CRL) Reserve(ctx context.Context, issuer ca.IssuerID, l crl.Lease) (crl.Number, error) {
+func (c *CRL) Reserve(ctx context.Context, s crl.Scope, l crl.Lease) (crl.Number, error) {
 	var n int64
 	err := c.db.Write(ctx, func(ctx context.Context, tx Tx) error {
 		return tx.QueryRow(ctx, `INSERT INTO crl_heads (issuer, number, lease_until) VALUES ($1, $2, $3)
@@ -83,7 +134,7 @@ func (c *CRL) Reserve(ctx context.Context, issuer ca.IssuerID, l crl.Lease) (crl
 				lease_until = excluded.lease_until
 			WHERE crl_heads.lease_until <= $4
 			RETURNING number`,
-			string(issuer), int64(l.Floor), micros(l.Until), micros(l.Now)).Scan(&n)
+			s.String(), int64(l.Floor), micros(l.Until), micros(l.Now)).Scan(&n)
 	})
 	if errors.Is(err, ErrNoRows) {
 		return 0, crl.ErrHeld
@@ -95,9 +146,9 @@ func (c *CRL) Reserve(ctx context.Context, issuer ca.IssuerID, l crl.Lease) (crl
 }
 
 // Release ends the lease that came with n, if it still runs.
-func (c *CRL) Release(ctx context.Context, issuer ca.IssuerID, n crl.Number) error {
+func (c *CRL) Release(ctx context.Context, s crl.Scope, n crl.Number) error {
 	err := c.db.Write(ctx, func(ctx context.Context, tx Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE crl_heads SET lease_until = 0 WHERE issuer = $1 AND number = $2`, string(issuer), int64(n))
+		_, err := tx.Exec(ctx, `UPDATE crl_heads SET lease_until = 0 WHERE issuer = $1 AND number = $2`, s.String(), int64(n))
 		return err
 	})
 	if err != nil {
@@ -106,14 +157,30 @@ func (c *CRL) Release(ctx context.Context, issuer ca.IssuerID, n crl.Number) err
 	return nil
 }
 
-// Revoked gives out the revoked certificates of one issuer in the order of
-// serials, from one transaction that lasts as long as they are taken.
-func (c *CRL) Revoked(ctx context.Context, issuer ca.IssuerID, cutoff time.Time) iter.Seq2[crl.Entry, error] {
+// matches writes a selection as a condition on certificates, with its values.
+func matches(s crl.Selection) (cond string, args []any) {
+	if s.Delta {
+		cond, args = `c.issuer = $1 AND c.revocation_seq > 0 AND c.revocation_seq > $2`, []any{string(s.Issuer), int64(s.Since)}
+	} else {
+		cond = `c.issuer = $1 AND c.revoked_at <> 0 AND (c.not_after >= $2 OR c.revocation_seq > $3)`
+		args = []any{string(s.Issuer), micros(s.ExpiredBy), int64(s.Seen)}
+	}
+	if s.Shard != 0 {
+		args = append(args, int64(s.Shard))
+		cond += ` AND c.crl_shard <> 0 AND c.crl_shard = $` + strconv.Itoa(len(args))
+	}
+	return cond, args
+}
+
+// Revoked gives out what s selects in the order of serials, from one transaction
+// that lasts as long as they are taken. Complete lists are read in the order of an
+// index; deltas, which are short, are sorted by the database.
+func (c *CRL) Revoked(ctx context.Context, s crl.Selection) iter.Seq2[crl.Entry, error] {
+	cond, args := matches(s)
 	return func(yield func(crl.Entry, error) bool) {
 		err := c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
-			rows, err := tx.Query(ctx, `SELECT c.serial, c.revoked_at, c.reason, c.invalidity_at FROM certificates c
-				WHERE c.issuer = $1 AND c.revoked_at <> 0 AND (c.not_after >= $2 OR c.revoked_at >= $2)
-				ORDER BY c.serial`, string(issuer), micros(cutoff))
+			rows, err := tx.Query(ctx, `SELECT c.serial, c.revoked_at, c.reason, c.invalidity_at
+				FROM certificates c WHERE `+cond+` ORDER BY c.serial`, args...)
 			if err != nil {
 				return err
 			}
@@ -139,6 +206,9 @@ func yieldEntries(rows Rows, yield func(crl.Entry, error) bool) error {
 			return err
 		}
 		e := crl.Entry{Serial: ca.Serial(serial), RevokedAt: fromMicros(at), Reason: ca.Reason(reason), InvalidAt: fromMicros(invalid)}
+		if at == 0 {
+			e = crl.Entry{Serial: e.Serial, Reason: ca.RemoveFromCRL}
+		}
 		if !yield(e, nil) {
 			return errEnough
 		}
@@ -147,15 +217,16 @@ func yieldEntries(rows Rows, yield func(crl.Entry, error) bool) error {
 }
 
 // StillRevoked asks for each of serials whether Revoked would give it out.
-func (c *CRL) StillRevoked(ctx context.Context, issuer ca.IssuerID, serials []ca.Serial, cutoff time.Time) ([]ca.Serial, error) {
+func (c *CRL) StillRevoked(ctx context.Context, s crl.Selection, serials []ca.Serial) ([]ca.Serial, error) {
+	cond, args := matches(s)
+	args = append(args, "")
 	var still []ca.Serial
 	err := c.db.Read(ctx, func(ctx context.Context, tx Tx) error {
 		still = nil
 		for _, s := range serials {
+			args[len(args)-1] = string(s)
 			var one int64
-			err := tx.QueryRow(ctx, `SELECT 1 FROM certificates c
-				WHERE c.serial = $3 AND c.issuer = $1 AND c.revoked_at <> 0 AND (c.not_after >= $2 OR c.revoked_at >= $2)`,
-				string(issuer), micros(cutoff), string(s)).Scan(&one)
+			err := tx.QueryRow(ctx, `SELECT 1 FROM certificates c WHERE `+cond+` AND c.serial = $`+strconv.Itoa(len(args)), args...).Scan(&one)
 			switch {
 			case err == nil:
 				still = append(still, s)
@@ -176,49 +247,73 @@ func (c *CRL) StillRevoked(ctx context.Context, issuer ca.IssuerID, serials []ca
 // there.
 func (c *CRL) Publish(ctx context.Context, p crl.Publication) error {
 	return c.db.Write(ctx, func(ctx context.Context, tx Tx) error {
-		var scheduledAt int64
-		if p.Scheduled {
-			scheduledAt = micros(p.ThisUpdate)
+		if err := moveHead(ctx, tx, p); err != nil {
+			return err
 		}
-		// The lease ends only if it is still this CRL's.
-		n, err := tx.Exec(ctx, `UPDATE crl_heads SET published = $1,
-				lease_until = CASE WHEN number = $1 THEN 0 ELSE lease_until END,
-				scheduled_at = CASE WHEN CAST($2 AS BIGINT) > 0 THEN CAST($2 AS BIGINT) ELSE scheduled_at END
-			WHERE issuer = $3 AND published < $1 AND number >= $1`,
-			int64(p.Number), scheduledAt, string(p.Issuer))
-		if err != nil {
-			return fmt.Errorf("publishing CRL %d: %w", p.Number, err)
-		}
-		if n == 0 {
-			return crl.ErrSuperseded
-		}
-		n, err = tx.Exec(ctx, `UPDATE crl_bodies SET published = 1 WHERE id = $1 AND octets = $2 AND published = 0`, string(p.Body), p.Octets)
+		n, err := tx.Exec(ctx, `UPDATE crl_bodies SET published = 1 WHERE id = $1 AND octets = $2 AND published = 0`, string(p.Body), p.Octets)
 		if err != nil {
 			return fmt.Errorf("publishing the octets of CRL %d: %w", p.Number, err)
 		}
 		if n == 0 {
 			return crl.ErrIncomplete
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO crls (issuer, number, this_update, next_update, entries, revocations, compromises, octets, body)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-			string(p.Issuer), int64(p.Number), micros(p.ThisUpdate), micros(p.NextUpdate), int64(p.Entries),
-			p.Count.Revocations, p.Count.Compromises, p.Octets, string(p.Body))
+		// Programs of older versions look at the counts alone.
+		_, err = tx.Exec(ctx, `INSERT INTO crls (issuer, number, base, this_update, next_update, entries, seq, octets, body, revocations, compromises)
+			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, COUNT(*), COUNT(CASE WHEN c.reason = $10 THEN 1 END)
+			FROM certificates c WHERE c.issuer = $11 AND c.revoked_at <> 0`,
+			p.String(), int64(p.Number), int64(p.Base), micros(p.ThisUpdate), micros(p.NextUpdate), int64(p.Entries), int64(p.Seq),
+			p.Octets, string(p.Body), int64(ca.KeyCompromise), string(p.Issuer))
 		if err != nil {
 			return fmt.Errorf("keeping CRL %d: %w", p.Number, err)
 		}
-		_, err = tx.Exec(ctx, `DELETE FROM crl_bodies WHERE id IN (
-				SELECT l.body FROM crls l WHERE l.issuer = $1 AND l.number NOT IN (
-					SELECT k.number FROM crls k WHERE k.issuer = $1 ORDER BY k.number DESC LIMIT $2))`,
-			string(p.Issuer), int64(p.Keep))
-		if err != nil {
-			return fmt.Errorf("dropping the octets of old CRLs: %w", err)
-		}
-		_, err = tx.Exec(ctx, `DELETE FROM crls WHERE issuer = $1 AND number NOT IN (
-				SELECT k.number FROM crls k WHERE k.issuer = $1 ORDER BY k.number DESC LIMIT $2)`,
-			string(p.Issuer), int64(p.Keep))
-		if err != nil {
-			return fmt.Errorf("dropping old CRLs: %w", err)
+		if err := dropOld(ctx, tx, p); err != nil {
+			return err
 		}
 		return appendAudit(ctx, tx, p.Audit)
 	})
+}
+
+// dropOld drops what is beyond the last p.Keep of p's series, octets first. The
+// CRL that deltas are based on stays, however many came after it.
+func dropOld(ctx context.Context, tx Tx, p crl.Publication) error {
+	const old = `l.issuer = $1 AND (l.base = 0) = (CAST($2 AS BIGINT) = 0) AND l.number NOT IN (
+			SELECT k.number FROM crls k WHERE k.issuer = $1 AND (k.base = 0) = (CAST($2 AS BIGINT) = 0) ORDER BY k.number DESC LIMIT $3)
+		AND l.number NOT IN (SELECT h.scheduled FROM crl_heads h WHERE h.issuer = $1)`
+	args := []any{p.String(), int64(p.Base), int64(p.Keep)}
+	if _, err := tx.Exec(ctx, `DELETE FROM crl_bodies WHERE id IN (SELECT l.body FROM crls l WHERE `+old+`)`, args...); err != nil {
+		return fmt.Errorf("dropping the octets of old CRLs: %w", err)
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM crls AS l WHERE `+old, args...); err != nil {
+		return fmt.Errorf("dropping old CRLs: %w", err)
+	}
+	return nil
+}
+
+// moveHead makes p the latest, by a number that is above all of its scope. The
+// lease ends only if it is still p's.
+func moveHead(ctx context.Context, tx Tx, p crl.Publication) error {
+	var complete, scheduled, delta int64
+	switch {
+	case p.Base != 0:
+		delta = int64(p.Number)
+	case p.Scheduled:
+		complete, scheduled = int64(p.Number), micros(p.ThisUpdate)
+	default:
+		complete = int64(p.Number)
+	}
+	n, err := tx.Exec(ctx, `UPDATE crl_heads SET
+			published = CASE WHEN CAST($2 AS BIGINT) > 0 THEN CAST($2 AS BIGINT) ELSE published END,
+			delta = CASE WHEN CAST($3 AS BIGINT) > 0 THEN CAST($3 AS BIGINT) ELSE delta END,
+			scheduled = CASE WHEN CAST($4 AS BIGINT) > 0 THEN CAST($2 AS BIGINT) ELSE scheduled END,
+			scheduled_at = CASE WHEN CAST($4 AS BIGINT) > 0 THEN CAST($4 AS BIGINT) ELSE scheduled_at END,
+			lease_until = CASE WHEN number = $1 THEN 0 ELSE lease_until END
+		WHERE issuer = $5 AND published < $1 AND delta < $1 AND number >= $1`,
+		int64(p.Number), complete, delta, scheduled, p.String())
+	if err != nil {
+		return fmt.Errorf("publishing CRL %d: %w", p.Number, err)
+	}
+	if n == 0 {
+		return crl.ErrSuperseded
+	}
+	return nil
 }
