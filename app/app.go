@@ -98,7 +98,7 @@ func newApp(o Options) *app {
 // it opened is closed by close, however far it came.
 func (a *app) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		a.buildAdmission, a.openKeys, a.fitGate, a.openIssuers, a.openStore, a.buildAuthority, a.buildBudget,
+		a.buildAdmission, a.openKeys, a.fitGate, a.openIssuers, a.openStore, a.openShards, a.buildAuthority, a.buildBudget,
 		a.buildStatus, a.buildACME, a.buildAdmin, a.buildCertificate, a.buildFront,
 		a.prepare, a.takeNonces,
 	} {

@@ -82,8 +82,10 @@ const (
 	maxNamesDefault = 100
 	maxNamesLimit   = 1000
 	responderAge    = 7 * day
-	selfAge         = 30 * day
 )
+
+// SelfAge is how long a certificate of ProfileSelf is valid.
+const SelfAge = 30 * day
 
 var keyUsages = map[string]x509.KeyUsage{
 	"digitalSignature":  x509.KeyUsageDigitalSignature,
@@ -260,7 +262,7 @@ func (p Profile) withDefaults(policy Policy) *Profile {
 // builtin returns the profiles that every CA has.
 func builtin() []Profile {
 	return []Profile{
-		{Name: ProfileSelf, Validity: selfAge, Backdate: time.Hour, CommonName: CNNone},
+		{Name: ProfileSelf, Validity: SelfAge, Backdate: time.Hour, CommonName: CNNone},
 		{
 			Name: ProfileResponder, Validity: responderAge, Backdate: time.Hour, kind: kindResponder, ExtKeyUsages: []string{"OCSPSigning"},
 			OmitOCSP: true, OmitCRL: true, OmitCAIssuers: true,

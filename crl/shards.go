@@ -71,6 +71,16 @@ func choose(have []Shard, n int, listURL string) []ca.CRLShard {
 	return list
 }
 
+// NeededUntil is until when a shard is needed that certificates may name which
+// are issued at now and live so long. Who issues them says it again long before
+// shardMargin is over.
+func NeededUntil(now time.Time, life time.Duration) time.Time { return now.Add(life + shardMargin) }
+
+const (
+	shardMargin = 24 * time.Hour
+	shardEvery  = time.Hour
+)
+
 func shardURL(listURL string, id int) string {
 	return strings.TrimSuffix(listURL, ".crl") + "/" + strconv.Itoa(id) + ".crl"
 }
