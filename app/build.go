@@ -173,7 +173,7 @@ func (a *app) buildStatus(context.Context) error {
 		a.ca.OnRevoke(func(r ca.Revoked) { a.ocsp.Changed(r.Issuer, r.Serial) })
 	}
 	a.crl, err = crl.New(crl.Config{
-		Issuers: a.issuers, Store: store.NewCRL(a.db),
+		Issuers: a.issuers, Store: store.NewCRL(a.db), Plans: a.crlPlans(), Life: longestLife(a.cfg.Profiles),
 		Period: a.cfg.CRL.Period.Std(), Validity: a.cfg.CRL.Validity.Std(), RevocationDelay: a.cfg.CRL.AfterRevocation.Std(),
 		Limiter: a.limiter,
 		Logger:  a.log.With("room", "crl"), Registerer: a.registry,
@@ -488,13 +488,6 @@ func (a *app) checks() []front.Check {
 	return []front.Check{
 		{Name: "database", Run: a.engine.Ping},
 		{Name: "keys", Run: a.keysReady},
-		{Name: "crl", Run: func(context.Context) error {
-			for _, is := range a.issuers {
-				if c, ok := a.crl.Current(is.ID); !ok || time.Now().After(c.NextUpdate) {
-					return fmt.Errorf("issuer %s has no current CRL", is.Name)
-				}
-			}
-			return nil
-		}},
+		{Name: "crl", Run: func(context.Context) error { return a.crl.Check() }},
 	}
 }

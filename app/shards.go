@@ -39,3 +39,13 @@ func longestLife(profiles []config.Profile) time.Duration {
 	}
 	return longest
 }
+
+// crlPlans are what issuers want beyond complete CRLs.
+func (a *app) crlPlans() map[ca.IssuerID]crl.Plan {
+	plans := make(map[ca.IssuerID]crl.Plan, len(a.issuers))
+	for i, is := range a.issuers {
+		l := a.cfg.Issuers[i].CRL
+		plans[is.ID] = crl.Plan{Delta: l.Delta.Std(), KeepExpired: l.KeepExpired.Std()}
+	}
+	return plans
+}

@@ -60,7 +60,7 @@ func TestAnOutageIsOutlivedByTheCurrentCRLAndLeavesTwoLines(t *testing.T) {
 func (w *world) reserved() Number {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.number
+	return w.scopes[Scope{Issuer: w.issuer.ID}].number
 }
 
 // A start without the device serves the stored CRL; without one it fails, and

@@ -161,7 +161,7 @@ func TestFailureLeavesTheOldCRLAndIsMadeGood(t *testing.T) {
 		if got := serials(w.current(s)); !slices.Equal(got, []ca.Serial{"05"}) {
 			t.Errorf("%v", got)
 		}
-		if fs, err := reg.Gather(); err != nil || len(fs) != 4 {
+		if fs, err := reg.Gather(); err != nil || len(fs) != 7 {
 			t.Errorf("%d metrics, %v", len(fs), err)
 		}
 	})

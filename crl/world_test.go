@@ -31,18 +31,18 @@ type world struct {
 	key    *ecdsa.PrivateKey
 	keys   *keystest.Store
 
-	mu          sync.Mutex // guards what follows
-	seq         Seq
-	revoked     map[ca.Serial]revoked
-	scopes      map[Scope]*scopeState
-	shards      []Shard
-	list        []CRL // published, of all scopes, latest last
-	bodies      map[BodyID][]byte
-	puts        int
-	forgotten   ca.Serial // by Revoked alone
-	audits      []audit.Entry
-	publishErr  error
-	headErr     error
+	mu         sync.Mutex // guards what follows
+	seq        Seq
+	revoked    map[ca.Serial]revoked
+	scopes     map[Scope]*scopeState
+	shards     []Shard
+	list       []CRL // published, of all scopes, latest last
+	bodies     map[BodyID][]byte
+	puts       int
+	forgotten  ca.Serial // by Revoked alone
+	audits     []audit.Entry
+	publishErr error
+	headErr    error
 }
 
 // A revoked is a certificate whose status has changed; released ones have no date.

@@ -337,7 +337,7 @@ func auditNothingWithout(t *testing.T, db *store.DB) {
 	}
 	_, err = accounts.AccountByKey(t.Context(), account.Thumbprint)
 	wantErr(t, err, acme.ErrNotFound)
-	_, err = crls.Latest(t.Context(), statusIssuer)
+	_, err = crls.Latest(t.Context(), crl.Series{Scope: statusScope})
 	wantErr(t, err, crl.ErrNone)
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/crl"
 	"github.com/secsy-pki/secsy-pki/store"
@@ -21,6 +22,10 @@ func CRLShards(t *testing.T, open func(t *testing.T) *store.DB) {
 		"ShardsAreNeededUntilTheLastWord": shardNeeded,
 		"ReplicasShareShards":             shardReplicas,
 		"CertificateIsRecordedInItsShard": shardRecorded,
+		"ShardListsItsOwn":                shardLists,
+		"DeltaListsWhatChanged":           deltaLists,
+		"DeltaAndCompleteShareNumbers":    deltaNumbers,
+		"BaseStaysForItsDeltas":           deltaBase,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,5 +138,193 @@ func shardRecorded(t *testing.T, db *store.DB) {
 	})
 	if err != nil || shard != 7 {
 		t.Errorf("shard %d, %v", shard, err)
+	}
+}
+
+// shardIssue records certificates of one shard as issued.
+func shardIssue(t *testing.T, db *store.DB, shard int, serials ...ca.Serial) {
+	t.Helper()
+	for _, serial := range serials {
+		in := statusIntent(statusIssuer, serial, statusNow().Add(time.Hour))
+		in.CRLShard = shard
+		led := store.NewCA(db).PlainLedger()
+		if err := led.Begin(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		if err := led.Commit(t.Context(), in, ca.Certificate{ID: in.ID, Serial: serial, DER: []byte{2}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func serialsOf(entries []crl.Entry) (out []ca.Serial) {
+	for _, e := range entries {
+		out = append(out, e.Serial)
+	}
+	return out
+}
+
+// shardLists: a shard's list has its own revoked ones and no others, that of all
+// has all, and a shard is touched by its own alone.
+func shardLists(t *testing.T, db *store.DB) {
+	c, now := store.NewCRL(db), statusNow()
+	shardIssue(t, db, 0, "0a01")
+	shardIssue(t, db, 1, "0a02", "0a05")
+	shardIssue(t, db, 2, "0a03")
+	shardIssue(t, db, 3, "0a04")
+	for _, s := range []ca.Serial{"0a03", "0a01", "0a02"} {
+		statusRevoke(t, db, s, now, ca.Superseded)
+	}
+	for shard, want := range map[int][]ca.Serial{0: {"0a01", "0a02", "0a03"}, 1: {"0a02"}, 2: {"0a03"}, 3: nil} {
+		scope := crl.Scope{Issuer: statusIssuer, Shard: shard}
+		got := serialsOf(statusEntries(t, c, crl.Selection{Series: crl.Series{Scope: scope}}))
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("shard %d lists %v, want %v", shard, got, want)
+		}
+		if h, err := c.Head(t.Context(), scope); err != nil || h.Seq != 3 || h.Changed != (want != nil) {
+			t.Errorf("shard %d: %+v, %v", shard, h, err)
+		}
+	}
+	one := crl.Scope{Issuer: statusIssuer, Shard: 1}
+	publishScope(t, c, one, 3, 0, true)
+	changed := func() bool {
+		t.Helper()
+		h, err := c.Head(t.Context(), one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.Changed
+	}
+	if changed() {
+		t.Error("changed though all was seen")
+	}
+	statusRevoke(t, db, "0a04", now, ca.Superseded)
+	if changed() {
+		t.Error("touched by another shard's")
+	}
+	statusRevoke(t, db, "0a05", now, ca.Superseded)
+	if !changed() {
+		t.Error("not touched by its own")
+	}
+}
+
+// publishScope publishes a CRL of that scope under the next number.
+func publishScope(t *testing.T, c *store.CRL, scope crl.Scope, seq crl.Seq, base crl.Number, scheduled bool) crl.CRL {
+	t.Helper()
+	now := statusNow()
+	n, err := c.Reserve(t.Context(), scope, crl.Lease{Floor: 1, Now: now, Until: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := statusPublication(n, scheduled)
+	p.Scope, p.Seq, p.Base = scope, seq, base
+	p = statusPut(t, c, p, fmt.Sprintf("%s %d", scope, n))
+	if err := c.Publish(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	return p.CRL
+}
+
+// deltaLists: a delta has what changed after its base, as it is now, and the
+// changes have no time.
+func deltaLists(t *testing.T, db *store.DB) {
+	c, now := store.NewCRL(db), statusNow()
+	shardIssue(t, db, 1, "0a01", "0a02", "0a03", "0a04", "0a05")
+	shardIssue(t, db, 2, "0b01")
+	hold := func(s ca.Serial) { t.Helper(); statusRevoke(t, db, s, now, ca.CertificateHold) }
+	release := func(s ca.Serial) {
+		t.Helper()
+		if err := store.NewCA(db).Release(t.Context(), s, audit.New("system", "certificate.released", "certificate/"+string(s), nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	statusRevoke(t, db, "0a01", now, ca.Superseded)
+	hold("0a02")
+	hold("0a03")
+	statusRevoke(t, db, "0a04", now, ca.Superseded)
+	const base = 4
+	// Stamped long before the base, and yet it came after.
+	statusRevoke(t, db, "0b01", now.Add(-24*time.Hour), ca.Superseded)
+	release("0a02")
+	release("0a03")
+	hold("0a03")
+	statusRevoke(t, db, "0a04", now, ca.KeyCompromise)
+	statusRevoke(t, db, "0a05", now, ca.Superseded)
+	want := []crl.Entry{
+		{Serial: "0a02", Reason: ca.RemoveFromCRL},
+		{Serial: "0a03", RevokedAt: now, Reason: ca.CertificateHold},
+		{Serial: "0a04", RevokedAt: now, Reason: ca.KeyCompromise},
+		{Serial: "0a05", RevokedAt: now, Reason: ca.Superseded},
+		{Serial: "0b01", RevokedAt: now.Add(-24 * time.Hour), Reason: ca.Superseded},
+	}
+	sel := crl.Selection{Series: crl.Series{Scope: statusScope, Delta: true}, Since: base}
+	if got := statusEntries(t, c, sel); !reflect.DeepEqual(got, want) {
+		t.Errorf("delta of all:\n%+v, want\n%+v", got, want)
+	}
+	sel.Shard = 1
+	if got := statusEntries(t, c, sel); !reflect.DeepEqual(got, want[:4]) {
+		t.Errorf("delta of a shard:\n%+v", got)
+	}
+	// The complete one has no entry of what was released.
+	sel.Delta = false
+	if got := serialsOf(statusEntries(t, c, sel)); !reflect.DeepEqual(got, []ca.Serial{"0a01", "0a03", "0a04", "0a05"}) {
+		t.Errorf("complete: %v", got)
+	}
+}
+
+// deltaNumbers: complete CRLs and deltas of a scope take numbers from one
+// sequence, and neither is published below the other.
+func deltaNumbers(t *testing.T, db *store.DB) {
+	c := store.NewCRL(db)
+	latest := func(delta bool) crl.CRL {
+		t.Helper()
+		l, err := c.Latest(t.Context(), crl.Series{Scope: statusScope, Delta: delta})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	if _, err := c.Latest(t.Context(), crl.Series{Scope: statusScope, Delta: true}); !errors.Is(err, crl.ErrNone) {
+		t.Errorf("no delta yet: %v", err)
+	}
+	base := publishScope(t, c, statusScope, 5, 0, true)
+	slow := statusReserve(t, c, 1)
+	delta := publishScope(t, c, statusScope, 6, base.Number, true)
+	if delta.Number <= slow || latest(true).Base != base.Number || latest(true).Seq != 6 || latest(false).Number != base.Number {
+		t.Errorf("delta %+v, complete %+v", latest(true), latest(false))
+	}
+	late := statusPut(t, c, statusPublication(slow, false), "slow")
+	if err := c.Publish(t.Context(), late); !errors.Is(err, crl.ErrSuperseded) {
+		t.Errorf("a complete one below the delta: %v", err)
+	}
+	early := publishScope(t, c, statusScope, 7, 0, false)
+	h, err := c.Head(t.Context(), statusScope)
+	if err != nil || h.Published != early.Number || h.Base.Number != base.Number || h.Delta != delta.Number || h.DeltaBase != base.Number ||
+		!h.DeltaAt.Equal(delta.ThisUpdate) || !h.UpdatedAt.Equal(early.ThisUpdate) || !h.ScheduledAt.Equal(base.ThisUpdate) {
+		t.Errorf("head %+v, %v", h, err)
+	}
+	if other, err := c.Head(t.Context(), crl.Scope{Issuer: statusIssuer, Shard: 1}); err != nil || other.Published != 0 {
+		t.Errorf("another scope: %+v, %v", other, err)
+	}
+}
+
+func deltaBase(t *testing.T, db *store.DB) {
+	c := store.NewCRL(db)
+	base := publishScope(t, c, statusScope, 1, 0, true)
+	for range 5 {
+		publishScope(t, c, statusScope, 1, base.Number, true)
+		publishScope(t, c, statusScope, 1, 0, false)
+	}
+	h, err := c.Head(t.Context(), statusScope)
+	if err != nil || h.Base.Number != base.Number || !h.Base.NextUpdate.Equal(base.NextUpdate) || h.Base.Seq != 1 {
+		t.Errorf("after many early ones: %+v, %v", h, err)
+	}
+	// Three of each series, and the base.
+	if bodies, _ := statusChunks(t, db); bodies != 7 {
+		t.Errorf("%d CRLs are kept", bodies)
+	}
+	publishScope(t, c, statusScope, 1, 0, true)
+	if bodies, _ := statusChunks(t, db); bodies != 6 {
+		t.Errorf("%d CRLs are kept once there is another base", bodies)
 	}
 }
