@@ -154,6 +154,13 @@ func (a *app) recover(ctx context.Context) error {
 	return nil
 }
 
+// presigned are the hashes of CertIDs that responses are signed ahead for.
+var presigned = map[string][]ocsp.Hash{
+	config.PresignSHA1:       {ocsp.SHA1},
+	config.PresignSHA256:     {ocsp.SHA256},
+	config.PresignSHA1SHA256: {ocsp.SHA1, ocsp.SHA256},
+}
+
 func (a *app) buildStatus(context.Context) error {
 	var err error
 	if a.cfg.OCSP.Enabled {
@@ -162,6 +169,7 @@ func (a *app) buildStatus(context.Context) error {
 			Issuers: a.issuers, Source: st, Responders: st, CA: a.ca, Ledger: store.NewCA(a.db).PlainLedger(), Keys: a.keys, Path: ocspPath,
 			Validity: a.cfg.OCSP.Validity.Std(), Nonce: ocsp.Nonces(a.cfg.OCSP.Nonce),
 			Archive: a.cfg.OCSP.Archive.Std(), RevokeUnissued: a.cfg.OCSP.Unissued == config.UnissuedRevoked,
+			Ahead: presigned[a.cfg.OCSP.Presign], AheadRate: a.cfg.OCSP.PresignRate, Shelf: st, Leases: st,
 			Limiter: a.limiter,
 			Logger:  a.log.With("room", "ocsp"), Registerer: a.registry,
 		})

@@ -40,6 +40,11 @@ const (
 	NonceInsist = "insist"
 	NonceIgnore = "ignore"
 
+	PresignOff        = "off"
+	PresignSHA1       = "sha1"
+	PresignSHA256     = "sha256"
+	PresignSHA1SHA256 = "sha1+sha256"
+
 	UnissuedUnauthorized = "unauthorized"
 	UnissuedRevoked      = "revoked"
 )
@@ -114,7 +119,7 @@ func Default() *Config {
 				PerspectiveTimeout: Duration(15 * time.Second),
 			},
 		},
-		OCSP: OCSP{Enabled: true, Validity: Duration(4 * day), Nonce: NonceIgnore, Unissued: UnissuedUnauthorized},
+		OCSP: OCSP{Enabled: true, Validity: Duration(4 * day), Nonce: NonceIgnore, Unissued: UnissuedUnauthorized, Presign: PresignOff, PresignRate: 200},
 		CRL: CRL{
 			Period:          Duration(12 * time.Hour),
 			Validity:        Duration(7 * day),

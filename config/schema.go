@@ -936,6 +936,14 @@ type OCSP struct {
 	// no signature; "revoked" is signed, with the extended definition of revoked
 	// (RFC 6960 §2.2), and is for policy internal only.
 	Unissued string `yaml:"unissued" allow:"unauthorized|revoked"`
+
+	// Whether all certificates in force are kept signed for before anybody asks, by
+	// which hashes of CertIDs: old clients ask by SHA-1, those of RFC 9919 by SHA-256.
+	Presign string `yaml:"presign" allow:"off|sha1|sha256|sha1+sha256"`
+
+	// The most signatures a second that are made before anybody asks. They go last
+	// before the device, whatever their number.
+	PresignRate int `yaml:"presign_rate" allow:"1..100000"`
 }
 
 // CRL is the revocation lists.

@@ -314,7 +314,7 @@ func TestTheLongestFlowGivesWay(t *testing.T) {
 func TestALessUrgentClassGivesWayDownToItsOwnPlaces(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(t, gate.Config{Seats: 1, MaxQueue: 20, MaxWait: time.Minute}) // 2 places each
+		g := newGate(t, gate.Config{Seats: 1, MaxQueue: 24, MaxWait: time.Minute}) // 2 places each
 		seat(t, g, gate.Issuance, "x")
 		fill := func(c gate.Class, n int) {
 			for i := range n {
@@ -335,13 +335,14 @@ func TestALessUrgentClassGivesWayDownToItsOwnPlaces(t *testing.T) {
 			}
 		}
 		step(gate.Issuance, 10, [gate.Classes]int{0, 0, 0, 10, 0})
-		step(gate.Anonymous, 10, [gate.Classes]int{0, 0, 0, 10, 10})
-		step(gate.Revocation, 8, [gate.Classes]int{8, 0, 0, 10, 2})
-		step(gate.Renewal, 8, [gate.Classes]int{8, 0, 8, 2, 2})
-		step(gate.Issuance, 5, [gate.Classes]int{8, 0, 8, 2, 2})
-		step(gate.Status, 5, [gate.Classes]int{8, 5, 3, 2, 2})
+		step(gate.Anonymous, 14, [gate.Classes]int{0, 0, 0, 10, 14})
+		step(gate.Revocation, 12, [gate.Classes]int{12, 0, 0, 10, 2})
+		step(gate.Renewal, 8, [gate.Classes]int{12, 0, 8, 2, 2})
+		step(gate.Issuance, 5, [gate.Classes]int{12, 0, 8, 2, 2})
+		step(gate.Status, 5, [gate.Classes]int{12, 5, 3, 2, 2})
 		// A flood of the most urgent can't fill the queue against the others.
-		step(gate.Revocation, 30, [gate.Classes]int{12, 2, 2, 2, 2})
+		step(gate.Revocation, 30, [gate.Classes]int{16, 2, 2, 2, 2})
+		step(gate.Ahead, 5, [gate.Classes]int{14, 2, 2, 2, 2, 2})
 		settle(g)
 	})
 }

@@ -28,12 +28,13 @@ const (
 	Renewal                 // of a certificate that is there already
 	Issuance                // of a new one
 	Anonymous               // an answer for one stranger, such as an OCSP nonce
+	Ahead                   // what nobody has asked for yet
 	Classes
 )
 
 // String is the class's name in metrics and configuration.
 func (c Class) String() string {
-	return [...]string{"revocation", "status", "renewal", "issuance", "anonymous"}[c]
+	return [...]string{"revocation", "status", "renewal", "issuance", "anonymous", "ahead"}[c]
 }
 
 // A Reason is why work was turned away: a closed set, as each is a label.

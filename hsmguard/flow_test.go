@@ -46,7 +46,7 @@ func TestEveryPurposeHasItsClass(t *testing.T) {
 	t.Parallel()
 	for p, want := range map[keys.Purpose]gate.Class{
 		keys.ForIssuance: gate.Issuance, keys.ForRenewal: gate.Renewal, keys.ForStatus: gate.Status,
-		keys.ForRevocation: gate.Revocation, keys.ForOne: gate.Anonymous, keys.ForOne + 1: gate.Issuance,
+		keys.ForRevocation: gate.Revocation, keys.ForOne: gate.Anonymous, keys.ForAhead: gate.Ahead, keys.ForAhead + 1: gate.Issuance,
 	} {
 		if got := classOf(keys.WithPurpose(t.Context(), p)); got != want {
 			t.Errorf("purpose %d: class %s, want %s", p, got, want)

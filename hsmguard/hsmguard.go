@@ -258,6 +258,8 @@ func classOf(ctx context.Context) gate.Class {
 		return gate.Renewal
 	case keys.ForOne:
 		return gate.Anonymous
+	case keys.ForAhead:
+		return gate.Ahead
 	default:
 		return gate.Issuance
 	}

@@ -138,6 +138,7 @@ const (
 	ForStatus                    // an OCSP response or a CRL that many will read
 	ForRevocation                // a status that says that a certificate is revoked
 	ForOne                       // an answer for one stranger alone, such as an OCSP nonce
+	ForAhead                     // what nobody has asked for yet
 )
 
 type purposeKey struct{}

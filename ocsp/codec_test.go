@@ -235,14 +235,19 @@ func TestEveryKindOfKeySigns(t *testing.T) {
 			SerialNumber: big.NewInt(9), Subject: pkix.Name{CommonName: "responder"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageOCSPSigning},
 		}, w.issuers[0].Cert, k.Public(), w.caKeys[w.issuers[0].ID])
-		d, err := newDelegate(cert, keys.FromSigner(k))
+		d, err := newDelegate(cert)
 		if err != nil {
 			t.Fatal(err)
 		}
+		d.key = keys.FromSigner(k)
 		now := time.Now().UTC().Truncate(time.Second)
-		body, err := d.sign(t.Context(), &response{producedAt: now, singles: []single{{
+		tbs, sig, err := d.sign(t.Context(), &response{producedAt: now, singles: []single{{
 			certID: idsOf(t, w.query(0, c, crypto.SHA1))[0].raw, thisUpdate: now, nextUpdate: now.Add(time.Hour),
 		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := d.envelope(tbs, sig)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package ocsp
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -16,6 +17,20 @@ type metrics struct {
 	signatures *prometheus.CounterVec // by outcome
 	renewals   *prometheus.CounterVec // by issuer and outcome
 	notAfter   *prometheus.GaugeVec   // by issuer
+	ahead      *prometheus.CounterVec // by hash and outcome
+	overdueFor *prometheus.GaugeVec   // by hash
+	shelved    prometheus.Counter
+}
+
+// overdue notes for how long the oldest of what is due has been so.
+func (m *metrics) overdue(h Hash, due []Assigned, now time.Time) {
+	var late time.Duration
+	for _, c := range due {
+		if !c.RefreshAt.IsZero() {
+			late = max(late, now.Sub(c.RefreshAt))
+		}
+	}
+	m.overdueFor.WithLabelValues(h.String()).Set(late.Seconds())
 }
 
 func newMetrics(reg prometheus.Registerer, c *cache, following func() bool) (*metrics, error) {
@@ -37,6 +52,18 @@ func newMetrics(reg prometheus.Registerer, c *cache, following func() bool) (*me
 			Help: "When the delegated responder's certificate ends, in seconds since 1970.",
 		}, []string{"issuer"}),
 	}
+	m.ahead = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "secsy_ocsp_ahead_signatures_total",
+		Help: "Signatures of OCSP responses to be made before anybody asks, by outcome.",
+	}, []string{"hash", "outcome"})
+	m.overdueFor = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "secsy_ocsp_ahead_overdue_seconds",
+		Help: "For how long the oldest signature that is to be made ahead has been due.",
+	}, []string{"hash"})
+	m.shelved = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "secsy_ocsp_ahead_used_total",
+		Help: "OCSP responses put together from a signature made ahead.",
+	})
 	m.fromMemory = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "secsy_ocsp_answers_from_memory_total",
 		Help: "OCSP answers sent without a question to the database.",
@@ -59,7 +86,7 @@ func newMetrics(reg prometheus.Registerer, c *cache, following func() bool) (*me
 		}
 		return 0
 	})
-	for _, col := range []prometheus.Collector{m.fromMemory, follows, m.answers, m.signatures, m.renewals, m.notAfter, entries} {
+	for _, col := range []prometheus.Collector{m.fromMemory, follows, m.answers, m.signatures, m.renewals, m.notAfter, m.ahead, m.overdueFor, m.shelved, entries} {
 		if err := reg.Register(col); err != nil {
 			return nil, fmt.Errorf("registering OCSP metrics: %w", err)
 		}

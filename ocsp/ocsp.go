@@ -76,6 +76,15 @@ type Responders interface {
 	SaveResponder(ctx context.Context, issuer ca.IssuerID, spki [32]byte, der []byte, notAfter time.Time) error
 }
 
+// Leases divide work among replicas. They are safe for concurrent use.
+type Leases interface {
+	// Claim gives a piece of work to holder until then, and reports false while
+	// another's claim to it runs. Whoever has it may claim it again.
+	Claim(ctx context.Context, work, holder string, now, until time.Time) (bool, error)
+	// Leave ends holder's claim, if it still runs.
+	Leave(ctx context.Context, work, holder string) error
+}
+
 // A responseStatus is an OCSPResponseStatus other than successful (RFC 6960
 // §4.2.1). It is the only error that strangers see.
 type responseStatus byte

@@ -3,10 +3,12 @@ package ocsp
 import (
 	"bytes"
 	"context"
+	"crypto"
 	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -20,8 +22,8 @@ import (
 )
 
 const (
-	// checkEvery is how often a delegate is looked at, give or take a quarter,
-	// so that of two replicas with one key mostly one renews for both.
+	// checkEvery is how often a delegate is looked at, give or take a quarter, so
+	// that replicas do not all do so at once.
 	checkEvery = 10 * time.Minute
 	// firstRetry and lastRetry bound the pause after a failed renewal.
 	firstRetry = 10 * time.Second
@@ -32,9 +34,15 @@ const (
 	mostBusy  = 10 * time.Second
 	// renewTimeout bounds one attempt.
 	renewTimeout = time.Minute
+	// colleagueWait is how often it is looked whether another replica, which is
+	// renewing for both, has done so. It is only waited for by who has none.
+	colleagueWait = 200 * time.Millisecond
 	// maxKeys bounds the keys of one issuer's delegates, one after another, of
 	// which all but the last were compromised.
 	maxKeys = 16
+	// maxBefore bounds the delegates of before that are remembered: more than that
+	// many are not renewed in one life.
+	maxBefore = 32
 )
 
 var oidNoCheck = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 48, 1, 5}
@@ -44,6 +52,7 @@ var oidNoCheck = asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 48, 1, 5}
 type post struct {
 	index    int
 	issuer   *ca.Issuer
+	hashes   map[crypto.Hash]issuerHash // how CertIDs name the issuer
 	delegate atomic.Pointer[delegate]
 	signing  trouble
 	renewing trouble
@@ -51,6 +60,11 @@ type post struct {
 	// Whoever looks for changes, one at a time, has these.
 	followed bool
 	seen     int64 // the last change that the cache has heard of
+
+	// before are the delegates of before whose certificates have not ended, and
+	// whose word is still good: what they signed is sent on.
+	mu     sync.Mutex // guards before
+	before []*delegate
 }
 
 // Prepare gives every issuer its responder certificate: the stored one, or a
@@ -65,9 +79,13 @@ func (s *Server) Prepare(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Run renews the responder certificates at half of their lives until ctx ends.
+// Run renews the responder certificates at half of their lives, and signs ahead
+// what is to be signed ahead, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
+	for _, h := range s.cfg.Ahead {
+		wg.Go(func() { newAhead(s, h).run(ctx) })
+	}
 	for _, p := range s.posts {
 		wg.Go(func() { s.keepStaffed(ctx, p) })
 	}
@@ -100,17 +118,13 @@ func (s *Server) keepStaffed(ctx context.Context, p *post) {
 func (s *Server) staff(ctx context.Context, p *post) error {
 	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
-	if d := p.delegate.Load(); d != nil {
-		if s.revoked(ctx, p.issuer, d.cert) {
-			d.revoked.Store(true)
-		}
-		if s.fresh(d.cert) && !d.revoked.Load() {
-			return nil
-		}
+	s.dismiss(ctx, p)
+	if d := p.delegate.Load(); usable(d) && s.fresh(d.cert) {
+		return nil
 	}
 	d, err := s.recruit(ctx, p)
 	if d != nil {
-		p.delegate.Store(d)
+		s.appoint(p, d)
 		s.metrics.notAfter.WithLabelValues(string(p.issuer.ID)).Set(float64(d.cert.NotAfter.Unix()))
 	}
 	if err != nil {
@@ -125,6 +139,39 @@ func (s *Server) staff(ctx context.Context, p *post) error {
 		s.cfg.Logger.InfoContext(ctx, "renewed an OCSP responder certificate after all", "issuer", string(p.issuer.ID), "after", took, "failures", failures)
 	}
 	return nil
+}
+
+// dismiss takes the word back from delegates whose certificates were revoked, and
+// forgets those whose certificates have ended.
+func (s *Server) dismiss(ctx context.Context, p *post) {
+	now := s.cfg.Now()
+	p.mu.Lock()
+	p.before = slices.DeleteFunc(p.before, func(d *delegate) bool { return !now.Before(d.cert.NotAfter) })
+	all := slices.Clone(p.before)
+	p.mu.Unlock()
+	if d := p.delegate.Load(); d != nil {
+		all = append(all, d)
+	}
+	for _, d := range all {
+		if !d.revoked.Load() && s.revoked(ctx, p.issuer, d.cert) {
+			d.revoked.Store(true)
+		}
+	}
+}
+
+// appoint has d answer from now on. Its certificate is dated back by an hour, so
+// that it is good for clients whose clocks are behind.
+func (s *Server) appoint(p *post, d *delegate) {
+	old := p.delegate.Load()
+	if old != nil && old.cert.Equal(d.cert) && !old.revoked.Load() {
+		return // the stored one, once more
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old != nil && len(p.before) < maxBefore {
+		p.before = append(p.before, old)
+	}
+	p.delegate.Store(d)
 }
 
 func usable(d *delegate) bool { return d != nil && !d.revoked.Load() }
@@ -170,14 +217,60 @@ func (s *Server) recruitFor(ctx context.Context, p *post, label string) (*delega
 		return nil, fmt.Errorf("encoding responder key: %w", err)
 	}
 	hash := sha256.Sum256(spki)
-	stored, err := s.stored(ctx, p.issuer, key, hash)
-	if err != nil {
-		return nil, err
+	work := "responder/" + string(p.issuer.ID) + "/" + hex.EncodeToString(hash[:8])
+	for {
+		stored, err := s.stored(ctx, p.issuer, key, hash)
+		if err != nil || stored != nil && s.fresh(stored.cert) {
+			return stored, err
+		}
+		mine, err := s.claim(ctx, work)
+		switch {
+		case err != nil:
+			return stored, err
+		case mine:
+			return s.succeed(ctx, p, key, hash, work)
+		case stored != nil:
+			return stored, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for another replica to renew it: %w", ctx.Err())
+		case <-time.After(colleagueWait):
+		}
 	}
-	if stored != nil && s.fresh(stored.cert) {
-		return stored, nil
+}
+
+// claim gives work to this replica for as long as an attempt takes.
+func (s *Server) claim(ctx context.Context, work string) (bool, error) {
+	if s.cfg.Leases == nil {
+		return true, nil
 	}
-	made, err := s.issue(ctx, p.issuer, key, hash)
+	now := s.cfg.Now()
+	mine, err := s.cfg.Leases.Claim(ctx, work, s.holder, now, now.Add(renewTimeout))
+	return mine, wrap(err, "claiming %s", work)
+}
+
+// leave has somebody else try at once what was not done.
+func (s *Server) leave(ctx context.Context, work string) {
+	if s.cfg.Leases == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ReadTimeout)
+	defer cancel()
+	if err := s.cfg.Leases.Leave(ctx, work, s.holder); err != nil {
+		s.cfg.Logger.WarnContext(ctx, "leaving a lease, which ends by itself", "work", work, "error", err)
+	}
+}
+
+// succeed has a new delegate made, for which work is claimed, unless somebody
+// who had the claim before has done so.
+func (s *Server) succeed(ctx context.Context, p *post, key keys.Key, spki [32]byte, work string) (*delegate, error) {
+	defer s.leave(ctx, work)
+	stored, err := s.stored(ctx, p.issuer, key, spki)
+	if err != nil || stored != nil && s.fresh(stored.cert) {
+		return stored, err
+	}
+	made, err := s.issue(ctx, p.issuer, key, spki)
 	if err != nil {
 		return stored, err
 	}
@@ -248,10 +341,23 @@ func (s *Server) issue(ctx context.Context, is *ca.Issuer, key keys.Key, spki [3
 	return d, nil
 }
 
-// admit checks what clients will check of a delegate (RFC 6960 §4.2.2.2): that
-// the issuer itself certified this key, for signing OCSP responses, now, and
-// that nobody need ask for the status of the certificate.
+// admit has key sign with a certificate that is for it and fit.
 func (s *Server) admit(is *ca.Issuer, key keys.Key, spki [32]byte, der []byte) (*delegate, error) {
+	d, err := s.certified(is, der)
+	if err != nil {
+		return nil, err
+	}
+	if d.spki != spki {
+		return nil, errors.New("it is for another key")
+	}
+	d.key = key
+	return d, nil
+}
+
+// certified checks what clients will check of a delegate (RFC 6960 §4.2.2.2):
+// that the issuer itself certified it, for signing OCSP responses, now, and that
+// nobody need ask for the status of the certificate.
+func (s *Server) certified(is *ca.Issuer, der []byte) (*delegate, error) {
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
 		return nil, fmt.Errorf("parsing: %w", err)
@@ -259,8 +365,6 @@ func (s *Server) admit(is *ca.Issuer, key keys.Key, spki [32]byte, der []byte) (
 	now := s.cfg.Now()
 	noCheck := func(e pkix.Extension) bool { return e.Id.Equal(oidNoCheck) }
 	switch {
-	case sha256.Sum256(cert.RawSubjectPublicKeyInfo) != spki:
-		return nil, errors.New("it is for another key")
 	case !bytes.Equal(cert.RawIssuer, is.Cert.RawSubject):
 		return nil, errors.New("it is another issuer's")
 	case !slices.Contains(cert.ExtKeyUsage, x509.ExtKeyUsageOCSPSigning):
@@ -273,5 +377,5 @@ func (s *Server) admit(is *ca.Issuer, key keys.Key, spki [32]byte, der []byte) (
 	if err := cert.CheckSignatureFrom(is.Cert); err != nil {
 		return nil, fmt.Errorf("checking its signature: %w", err)
 	}
-	return newDelegate(cert, key)
+	return newDelegate(cert)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,8 +72,8 @@ func TestResponderIsRenewedAtHalfLifeWithoutAGap(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		first := w.ask(s, 0, w.leaf(0, 5, Status{State: ca.Issued})).Certificate
 		time.Sleep(14 * 24 * time.Hour)
-		if len(w.issued) != 2 {
-			t.Fatalf("%d certificates before half of the life", len(w.issued))
+		if n := w.certificates(); n != 2 {
+			t.Fatalf("%d certificates before half of the life", n)
 		}
 		// The renewal fails for a week, and nobody outside notices.
 		w.mu.Lock()
@@ -131,4 +132,94 @@ func TestCompromisedResponderStopsAtOnceAndHasASuccessor(t *testing.T) {
 	if again := w.ask(w.server(nil), 0, leaf).Certificate; !again.Equal(second) {
 		t.Error("the next start has another delegate")
 	}
+}
+
+// TestTwoReplicasMakeOneResponder: those that start together with one key, and
+// those whose certificate comes to its half-life, have one made for all.
+func TestTwoReplicasMakeOneResponder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.issuers = w.issuers[:1]
+		slow := &slowCA{world: w}
+		var replicas []*Server
+		var wg sync.WaitGroup
+		for range 3 {
+			cfg := w.config()
+			cfg.CA = slow
+			s, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			replicas = append(replicas, s)
+			wg.Go(func() {
+				if err := s.Prepare(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		leaf := w.leaf(0, 5, Status{State: ca.Issued})
+		first := w.ask(replicas[0], 0, leaf).Certificate
+		for _, s := range replicas {
+			if got := w.ask(s, 0, leaf).Certificate; !got.Equal(first) {
+				t.Error("replicas have different responders")
+			}
+			defer runServer(t, s)()
+		}
+		if n := w.certificates(); n != 1 {
+			t.Errorf("%d certificates were issued at the start", n)
+		}
+		time.Sleep(w.lifetime/2 + 2*checkEvery)
+		synctest.Wait()
+		leaf = w.leaf(0, 6, Status{State: ca.Issued})
+		second := w.ask(replicas[0], 0, leaf).Certificate
+		if second.Equal(first) {
+			t.Error("not renewed at half of its life")
+		}
+		for _, s := range replicas {
+			if got := w.ask(s, 0, leaf).Certificate; !got.Equal(second) {
+				t.Error("replicas have different responders after the renewal")
+			}
+		}
+		if n := w.certificates(); n != 2 {
+			t.Errorf("%d certificates were issued", n)
+		}
+	})
+}
+
+// A slowCA is one whose device takes its time.
+type slowCA struct{ *world }
+
+func (s *slowCA) Issue(ctx context.Context, req ca.Request, led ca.Ledger) (ca.Certificate, error) {
+	time.Sleep(3 * time.Second)
+	return s.world.Issue(ctx, req, led)
+}
+
+// TestARevokedResponderOfBeforeTakesItsAnswersAlong: a certificate that was
+// renewed since has signed what is still sent.
+func TestARevokedResponderOfBeforeTakesItsAnswersAlong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.lifetime = 4 * 24 * time.Hour
+		s := w.server(nil)
+		leaf := w.leaf(0, 5, Status{State: ca.Issued})
+		time.Sleep(35 * time.Hour)
+		first := w.ask(s, 0, leaf).Certificate
+		time.Sleep(14 * time.Hour)
+		if err := s.staff(t.Context(), s.posts[0]); err != nil {
+			t.Fatal(err)
+		}
+		if !w.ask(s, 0, leaf).Certificate.Equal(first) {
+			t.Fatal("a renewal makes answers anew")
+		}
+		w.set(0, first, Status{State: ca.Issued, RevokedAt: time.Now(), Reason: ca.Superseded, NotAfter: first.NotAfter})
+		if err := s.staff(t.Context(), s.posts[0]); err != nil {
+			t.Fatal(err)
+		}
+		if w.ask(s, 0, leaf).Certificate.Equal(first) {
+			t.Error("what a revoked responder signed is sent on")
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/sha1" // RFC 6960 §4.2.1: KeyHash is SHA-1, a name and not a proof
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/asn1"
 	"errors"
@@ -43,7 +44,8 @@ type single struct {
 // A delegate is a key and the certificate that lets it sign for one issuer.
 type delegate struct {
 	cert    *x509.Certificate
-	key     keys.Key
+	key     keys.Key          // nil: signs nothing any more
+	spki    [sha256.Size]byte // of the SubjectPublicKeyInfo
 	keyHash [sha1.Size]byte
 	scheme  scheme
 	revoked atomic.Bool // neither signs any more nor stands behind what it signed
@@ -56,7 +58,7 @@ type scheme struct {
 	der       []byte      // AlgorithmIdentifier
 }
 
-func newDelegate(cert *x509.Certificate, key keys.Key) (*delegate, error) {
+func newDelegate(cert *x509.Certificate) (*delegate, error) {
 	s, err := schemeOf(cert.PublicKey)
 	if err != nil {
 		return nil, err
@@ -65,7 +67,7 @@ func newDelegate(cert *x509.Certificate, key keys.Key) (*delegate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &delegate{cert: cert, key: key, keyHash: sha1.Sum(bits), scheme: s}, nil
+	return &delegate{cert: cert, spki: sha256.Sum256(cert.RawSubjectPublicKeyInfo), keyHash: sha1.Sum(bits), scheme: s}, nil
 }
 
 func schemeOf(pub crypto.PublicKey) (scheme, error) {
@@ -112,10 +114,10 @@ func publicKeyBits(spki []byte) ([]byte, error) {
 }
 
 // sign encodes r, has it signed and proves the signature before anybody sees it.
-func (d *delegate) sign(ctx context.Context, r *response) ([]byte, error) {
-	tbs, err := d.responseData(r)
+func (d *delegate) sign(ctx context.Context, r *response) (tbs, sig []byte, err error) {
+	tbs, err = d.responseData(r)
 	if err != nil {
-		return nil, fmt.Errorf("encoding response: %w", err)
+		return nil, nil, fmt.Errorf("encoding response: %w", err)
 	}
 	signed := tbs
 	if d.scheme.hash != 0 {
@@ -123,14 +125,14 @@ func (d *delegate) sign(ctx context.Context, r *response) ([]byte, error) {
 		h.Write(tbs)
 		signed = h.Sum(nil)
 	}
-	sig, err := d.key.Sign(ctx, signed, d.scheme.hash)
+	sig, err = d.key.Sign(ctx, signed, d.scheme.hash)
 	if err != nil {
-		return nil, fmt.Errorf("signing response: %w", err)
+		return nil, nil, fmt.Errorf("signing response: %w", err)
 	}
 	if err := d.cert.CheckSignature(d.scheme.algorithm, tbs, sig); err != nil {
-		return nil, fmt.Errorf("checking a signature just made: %w", err)
+		return nil, nil, fmt.Errorf("checking a signature just made: %w", err)
 	}
-	return d.envelope(tbs, sig)
+	return tbs, sig, nil
 }
 
 // responseData encodes ResponseData (RFC 6960 §4.2.1).

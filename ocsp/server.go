@@ -3,11 +3,13 @@ package ocsp
 import (
 	"context"
 	"crypto"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -35,6 +37,7 @@ type Config struct {
 	Issuers    []*ca.Issuer // whose certificates are answered for; at least one
 	Source     Source
 	Responders Responders
+	Leases     Leases    // nil: there is no other replica
 	CA         Issuer    // issues the responders' certificates
 	Ledger     ca.Ledger // records them
 	// Keys are behind a guard, which bounds how much is signed at a time.
@@ -57,6 +60,12 @@ type Config struct {
 	// extended definition of RFC 6960 §2.2. Each costs a signature, which pays as a
 	// nonce does. Otherwise they are unauthorized, and cost none.
 	RevokeUnissued bool
+	// Ahead are the hashes of CertIDs by which all certificates in force are kept
+	// signed for before anybody asks, at AheadRate signatures a second at the most;
+	// 0 means 200. Shelf keeps the signatures.
+	Ahead     []Hash
+	AheadRate int
+	Shelf     Shelf
 
 	Logger     *slog.Logger          // nil: discarded
 	Registerer prometheus.Registerer // nil: no metrics
@@ -116,6 +125,12 @@ func (c Config) withDefaults() (Config, error) {
 	if least := min(minValidity, c.Validity/2); c.RefreshMargin < least || c.RefreshMargin >= c.Validity {
 		return c, fmt.Errorf("ocsp: refresh margin %v is not between %v and the validity", c.RefreshMargin, least)
 	}
+	if c.AheadRate == 0 {
+		c.AheadRate = 200
+	}
+	if len(c.Ahead) > 0 && c.Shelf == nil || c.AheadRate < 0 {
+		return c, errors.New("ocsp: signing ahead needs a shelf and a rate that is not negative")
+	}
 	switch c.Nonce {
 	case "":
 		c.Nonce = EchoNonce
@@ -150,6 +165,7 @@ func (c Config) withDefaults() (Config, error) {
 // A Server answers OCSP requests. It is safe for concurrent use.
 type Server struct {
 	cfg        Config
+	holder     string // who this is among replicas
 	posts      []*post
 	byHash     map[issuerHash]*post
 	cache      *cache
@@ -179,6 +195,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg:     cfg,
+		holder:  rand.Text(),
 		byHash:  make(map[issuerHash]*post),
 		cache:   newCache(cfg.CacheSize),
 		looking: trouble{calm: lookingCalm},
@@ -205,13 +222,13 @@ func (s *Server) addIssuer(i int, is *ca.Issuer) error {
 	if err != nil {
 		return err
 	}
-	p := &post{index: i, issuer: is, signing: trouble{calm: signingCalm}}
+	p := &post{index: i, issuer: is, hashes: make(map[crypto.Hash]issuerHash), signing: trouble{calm: signingCalm}}
 	for _, h := range []crypto.Hash{crypto.SHA1, crypto.SHA256, crypto.SHA384, crypto.SHA512} {
 		k := issuerHash{hash: h, name: digest(h, is.Cert.RawSubject), key: digest(h, bits)}
 		if _, taken := s.byHash[k]; taken {
 			return errors.New("an issuer of the same name and key is there already")
 		}
-		s.byHash[k] = p
+		s.byHash[k], p.hashes[h] = p, k
 	}
 	s.posts = append(s.posts, p)
 	return nil
@@ -497,10 +514,7 @@ func (s *Server) signShared(ctx context.Context, who *asker, p *post, id certID,
 		mine := false
 		made, err, _ := s.flights.Do(told.flight(id), func() (any, error) {
 			mine = true
-			if err := who.pay(); err != nil {
-				return nil, err
-			}
-			a, err := s.sign(keys.WithPurpose(ctx, s.purposeOf(told.Status)), p, []certID{id}, []Status{told.Status}, nil)
+			a, err := s.shelvedOrSigned(ctx, who, p, id, told.Status)
 			if err == nil {
 				a.shared = true
 				s.cache.put(told.subject, id.raw, told.changes, a)
@@ -517,6 +531,27 @@ func (s *Server) signShared(ctx context.Context, who *asker, p *post, id certID,
 			return a, nil // somebody else's turn is over already
 		}
 	}
+}
+
+// shelvedOrSigned takes the answer that was signed ahead, unless it is due to be
+// made anew and can be.
+func (s *Server) shelvedOrSigned(ctx context.Context, who *asker, p *post, id certID, st Status) (*answer, error) {
+	ready := s.shelved(ctx, p, id, st)
+	if ready != nil && !ready.due(s.cfg.Now()) {
+		return ready, nil
+	}
+	err := who.pay()
+	if err == nil {
+		var a *answer
+		if a, err = s.sign(keys.WithPurpose(ctx, s.purposeOf(st)), p, []certID{id}, []Status{st}, nil); err == nil {
+			return a, nil
+		}
+	}
+	if ready != nil {
+		ready.refreshAt.Store(s.cfg.Now().Add(retryRefresh).UnixNano())
+		return ready, nil
+	}
+	return nil, err
 }
 
 // purposeOf says how urgent it is to say st to all. As long as a "good" from
@@ -552,38 +587,74 @@ func (k known) flight(id certID) string {
 
 // sign makes a response about certificates of one issuer.
 func (s *Server) sign(ctx context.Context, p *post, ids []certID, statuses []Status, nonce []byte) (*answer, error) {
+	m, err := s.make(ctx, p, ids, statuses, nonce)
+	if err != nil {
+		return nil, err
+	}
+	return s.answerOf(m, s.refreshAt(m.response.singles[0]))
+}
+
+// A signed is a response with its signature.
+type signed struct {
+	response *response
+	by       *delegate
+	tbs, sig []byte
+}
+
+// make has the one who speaks for p sign a response.
+func (s *Server) make(ctx context.Context, p *post, ids []certID, statuses []Status, nonce []byte) (signed, error) {
 	d := p.delegate.Load()
 	now := s.cfg.Now()
 	if d == nil || !now.Before(d.cert.NotAfter) || d.revoked.Load() {
 		s.metrics.signatures.WithLabelValues("no_responder").Inc()
-		return nil, fmt.Errorf("%w: no responder certificate for issuer %s", tryLater, p.issuer.ID)
+		return signed{}, fmt.Errorf("%w: no responder certificate for issuer %s", tryLater, p.issuer.ID)
 	}
-	r := s.draft(d, now, ids, statuses, nonce)
-	body, err := d.sign(keys.Repeatable(ctx), r)
+	m := signed{response: s.draft(d, now, ids, statuses, nonce), by: d}
+	var err error
+	m.tbs, m.sig, err = d.sign(keys.Repeatable(ctx), m.response)
 	s.metrics.signatures.WithLabelValues(outcome(err)).Inc()
 	s.noteSigning(ctx, p, d, err)
 	if err != nil {
-		return nil, fmt.Errorf("answering for issuer %s: %w: %w", p.issuer.ID, errUnsigned, err)
+		return signed{}, fmt.Errorf("answering for issuer %s: %w: %w", p.issuer.ID, errUnsigned, err)
+	}
+	return m, nil
+}
+
+// answerOf puts together what is sent of a signed response, to be made anew from
+// refreshAt on.
+func (s *Server) answerOf(m signed, refreshAt time.Time) (*answer, error) {
+	body, err := m.by.envelope(m.tbs, m.sig)
+	if err != nil {
+		return nil, fmt.Errorf("encoding response: %w", err)
 	}
 	sum := sha256.Sum256(body)
-	life := r.singles[0].nextUpdate.Sub(r.singles[0].thisUpdate)
 	a := &answer{
 		body:       body,
-		etag:       `"` + hex.EncodeToString(sum[:]) + `"`,
-		producedAt: r.producedAt,
-		nextUpdate: soonest(r.singles),
-		status:     statuses[0],
-		by:         d,
+		etag:       `"` + hex.EncodeToString(sum[:]) + `"`, // RFC 9919 §6.2
+		producedAt: m.response.producedAt,
+		nextUpdate: soonest(m.response.singles),
+		status:     m.response.singles[0].status,
+		by:         m.by,
 	}
 	a.ends = a.nextUpdate
-	for _, st := range statuses {
-		if end := st.NotAfter.Add(s.cfg.Archive); !st.unissued && end.Before(a.ends) {
+	for _, of := range m.response.singles {
+		if end := of.status.NotAfter.Add(s.cfg.Archive); !of.status.unissued && end.Before(a.ends) {
 			a.ends = end
 		}
 	}
-	a.refreshAt.Store(r.singles[0].nextUpdate.Add(-min(s.cfg.RefreshMargin, life/2)).UnixNano())
+	a.refreshAt.Store(refreshAt.UnixNano())
 	a.prepare()
 	return a, nil
+}
+
+// refreshAt is when an answer is to be made anew: at half of its life or where
+// the margin begins, and a little earlier, so that what was signed together does
+// not come due together for ever.
+func (s *Server) refreshAt(of single) time.Time {
+	life := of.nextUpdate.Sub(of.thisUpdate)
+	margin := min(s.cfg.RefreshMargin, life/2)
+	spread := (life - margin) / 4
+	return of.nextUpdate.Add(-margin - mathrand.N(spread+1))
 }
 
 // errUnsigned marks the error of a signature, which noteSigning has told of.

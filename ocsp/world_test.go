@@ -54,6 +54,15 @@ type world struct {
 	blocked    func(crypto.PublicKey) bool // keys that are not certified; nil: none
 	issueErr   error
 	lifetime   time.Duration // of responder certificates
+	leases     map[string]lease
+	history    [][]byte   // every responder's certificate
+	assigned   []Assigned // every certificate, in the order of their making
+	ahead      map[Hash]map[ca.Serial]Ahead
+}
+
+type lease struct {
+	holder string
+	until  time.Time
 }
 
 func newWorld(t testing.TB) *world {
@@ -62,6 +71,7 @@ func newWorld(t testing.TB) *world {
 		t: t, keys: keystest.New(), caKeys: map[ca.IssuerID]crypto.Signer{},
 		statuses: map[ca.IssuerID]map[ca.Serial]Status{}, responders: map[ca.IssuerID][]byte{},
 		changed: map[ca.IssuerID]map[ca.Serial]int64{}, heads: map[ca.IssuerID]int64{},
+		leases: map[string]lease{}, ahead: map[Hash]map[ca.Serial]Ahead{SHA1: {}, SHA256: {}},
 		lifetime: 30 * 24 * time.Hour,
 	}
 	w.addCA("First CA")
@@ -133,6 +143,14 @@ func (w *world) set(i int, c *x509.Certificate, st Status) {
 		w.changed[id][serial] = w.heads[id]
 	}
 	w.statuses[id][serial] = st
+	for n := range w.assigned {
+		if a := &w.assigned[n]; a.Issuer == id && a.Serial == serial {
+			a.Status, a.StatusSeq = st, w.heads[id]
+			w.dueLocked(serial)
+			return
+		}
+	}
+	w.assigned = append(w.assigned, Assigned{Place: Place{time.Now(), serial}, Issuer: id, Status: st})
 }
 
 // Heads and Changes implement Source.
@@ -196,6 +214,33 @@ func (w *world) SaveResponder(_ context.Context, issuer ca.IssuerID, _ [32]byte,
 	return nil
 }
 
+// certificates is how many were issued.
+func (w *world) certificates() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.issued)
+}
+
+// Claim and Leave implement Leases.
+func (w *world) Claim(_ context.Context, work, holder string, now, until time.Time) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.leases[work]; l.holder != holder && now.Before(l.until) {
+		return false, nil
+	}
+	w.leases[work] = lease{holder, until}
+	return true, nil
+}
+
+func (w *world) Leave(_ context.Context, work, holder string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.leases[work].holder == holder {
+		delete(w.leases, work)
+	}
+	return nil
+}
+
 // Issue implements Issuer.
 func (w *world) Issue(_ context.Context, req ca.Request, _ ca.Ledger) (ca.Certificate, error) {
 	w.mu.Lock()
@@ -217,6 +262,7 @@ func (w *world) Issue(_ context.Context, req ca.Request, _ ca.Ledger) (ca.Certif
 			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageOCSPSigning},
 			ExtraExtensions: []pkix.Extension{{Id: oidNoCheck, Value: []byte{5, 0}}},
 		}, is.Cert, req.PublicKey, w.caKeys[is.ID])
+		w.history = append(w.history, c.Raw)
 		return ca.Certificate{Serial: ca.SerialOf(c.SerialNumber), Issuer: is.ID, DER: c.Raw, NotAfter: c.NotAfter}, nil
 	}
 	w.t.Errorf("asked for a certificate of issuer %q", req.Issuer)
@@ -230,7 +276,7 @@ func (w *world) Abort(context.Context, ca.Intent, error) error           { retur
 
 func (w *world) config() Config {
 	return Config{
-		Issuers: w.issuers, Source: w, Responders: w, CA: w, Ledger: w, Keys: w.keys,
+		Issuers: w.issuers, Source: w, Responders: w, Leases: w, Shelf: w, CA: w, Ledger: w, Keys: w.keys,
 		Logger: slog.New(slog.NewTextHandler(&w.logs, nil)),
 	}
 }

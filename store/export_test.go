@@ -15,6 +15,8 @@ const (
 	SameOrder       = sameOrder
 	PendingAhead    = pendingAhead
 	ListOrders      = listOrders
+	AheadDue        = aheadDue
+	AheadAssigned   = aheadAssigned
 )
 
 // Reusable is what is asked about one name and one challenge type.

@@ -12,7 +12,7 @@ import (
 )
 
 // OCSP reads the state of certificates and keeps those of OCSP responders. It is
-// an ocsp.Source and an ocsp.Responders.
+// an ocsp.Source, and ocsp.Responders, Leases and Shelf.
 type OCSP struct{ db *DB }
 
 // NewOCSP returns the OCSP tables in db.
@@ -21,6 +21,8 @@ func NewOCSP(db *DB) *OCSP { return &OCSP{db} }
 var (
 	_ ocsp.Source     = (*OCSP)(nil)
 	_ ocsp.Responders = (*OCSP)(nil)
+	_ ocsp.Leases     = (*OCSP)(nil)
+	_ ocsp.Shelf      = (*OCSP)(nil)
 )
 
 // Status returns the committed state of one serial of one issuer.

@@ -39,6 +39,8 @@ func TestWhatIsUnderWayIsFoundByItsIndex(t *testing.T) {
 				{store.Reusable, "acme_authzs_valid", []string{"v", "z", "acme_authzs"}, []any{"account3", "", "", int64(1), int64(0), "http-01", "name7"}},
 				{store.PendingAhead, "acme_authzs_ahead", []string{"z", "acme_authzs"}, []any{"account3", int64(1), int64(5)}},
 				{store.ListOrders, "acme_orders_account", []string{"o", "acme_orders"}, []any{"account3", "", int64(5)}},
+				{store.AheadDue, "ocsp_ahead_due", []string{"a", "ocsp_ahead"}, []any{int64(1), int64(100), int64(200)}},
+				{store.AheadAssigned, "certificates_created", []string{"c", "certificates"}, []any{int64(1), int64(0), "serial1", int64(200)}},
 				{store.CertificateHeld, "certificates_held", []string{"c", "certificates"}, []any{"account3", "hash7", int64(1)}},
 			} {
 				plan := planOf(t, db, engine.explain+q.question, q.args...)
@@ -72,6 +74,8 @@ func fill(t *testing.T, db *store.DB) {
 		` + numbers + `SELECT 'valid' || i, 'account' || (i % 10), 'o', 'dns', 'name' || i, 0, 'valid', 't', '[]', 0, i, 0 FROM n`,
 		`INSERT INTO certificates (serial, id, issuer, profile, state, spki_hash, names, requester, not_before, not_after, created_at, lease_until, names_hash)
 		` + numbers + `SELECT 'serial' || i, 'id' || i, 'i', 'p', 'issued', '', '[]', 'account' || (i % 10), 0, i, 0, 0, 'hash' || i FROM n`,
+		`INSERT INTO ocsp_ahead (serial, hash, responder, status_seq, produced_at, this_update, next_update, refresh_at, signature)
+		` + numbers + `SELECT 'serial' || i, 1, 'serial0', 0, 0, 0, 0, i, '' FROM n`,
 		`ANALYZE`,
 	} {
 		err := db.Write(t.Context(), func(ctx context.Context, tx store.Tx) error {

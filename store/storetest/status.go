@@ -25,6 +25,10 @@ func Status(t *testing.T, open func(t *testing.T) *store.DB) {
 	for name, law := range map[string]func(t *testing.T, db *store.DB){
 		"StatusFollowsTheCertificate":          statusFollows,
 		"LaterEndingResponderCertificateWins":  statusResponder,
+		"OneReplicaHasTheWork":                 statusWork,
+		"SignaturesMadeAheadComeBackWhole":     statusAhead,
+		"AChangeOfStatusMakesASignatureDue":    statusAheadDue,
+		"AllAssignedAreWalkedThroughInOrder":   statusAheadWalk,
 		"CRLNumbersOnlyGrow":                   statusNumbers,
 		"LeaseLetsOneBuild":                    statusLease,
 		"LateCRLIsSuperseded":                  statusSuperseded,
