@@ -10,9 +10,14 @@ import (
 // constants of the program, so this is reached only by ones made of parts.
 const maxRewritten = 1024
 
-// A rewriter turns $1 into ?1 and remembers it. SQLite takes $1 for the name of
+// A rewriter turns $1 into +?1 and remembers it. SQLite takes $1 for the name of
 // a parameter and numbers names in the order in which they appear, so that
 // "VALUES ($2, $1)" would bind the wrong way round.
+//
+// The plus does nothing but hide the parameter from the planner. In "LIMIT ?1",
+// or in "b = ?1" that the index leaves over, it looks at the value that is
+// bound, and then compiles the statement again for each next one, which takes
+// several times as long as running it.
 type rewriter struct {
 	known sync.Map // of string to string
 	size  atomic.Int64
@@ -33,7 +38,8 @@ func (r *rewriter) rewrite(q string) string {
 
 // numbered replaces the $ of $1 … outside of literals, quoted names and comments.
 func numbered(q string) string {
-	out := []byte(q)
+	var out strings.Builder
+	done := 0 // octets of q that are in out
 	for i := 0; i < len(q); i++ {
 		switch {
 		case q[i] == '\'' || q[i] == '"':
@@ -43,10 +49,13 @@ func numbered(q string) string {
 		case strings.HasPrefix(q[i:], "/*"):
 			i += 1 + skip(q[i+2:], "*/")
 		case q[i] == '$' && i+1 < len(q) && '0' <= q[i+1] && q[i+1] <= '9':
-			out[i] = '?'
+			out.WriteString(q[done:i])
+			out.WriteString("+?")
+			done = i + 1
 		}
 	}
-	return string(out)
+	out.WriteString(q[done:])
+	return out.String()
 }
 
 // skip returns how long s is up to and with end, or all of it.
