@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"database/sql"
 	"errors"
 	"fmt"
 
@@ -14,9 +13,6 @@ import (
 func classify(err error) error {
 	if err == nil {
 		return nil
-	}
-	if errors.Is(err, sql.ErrNoRows) {
-		return store.ErrNoRows
 	}
 	e, ok := errors.AsType[sqlite3.Error](err)
 	if !ok {

@@ -3,7 +3,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +21,7 @@ const (
 	busyTimeout = 10 * time.Second // for programs beside ours, as sqlite3's .backup
 	walKept     = 64 << 20         // bytes of write-ahead log that stay after a checkpoint
 	stmtCache   = 256              // prepared statements for each connection
+	writerCache = 16 << 20         // bytes of pages that the writer keeps; each of its commits empties the readers'
 
 	// synchronousFull is SQLite's number for syncing the log at each commit.
 	synchronousFull = 2
@@ -65,9 +65,8 @@ type Engine struct {
 	path    string
 	log     *slog.Logger
 	lock    *os.File
-	params  *rewriter
 	writer  *writer
-	readers *sql.DB
+	readers *pool
 
 	mu     sync.Mutex // guards closed, and that no call begins after it
 	closed bool
@@ -88,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{path: path, log: cfg.Logger, lock: lock, params: new(rewriter)}
+	e := &Engine{path: path, log: cfg.Logger, lock: lock}
 	if err := e.open(ctx, cfg); err != nil {
 		return nil, errors.Join(err, giveLock(lock))
 	}
@@ -100,27 +99,20 @@ func (e *Engine) open(ctx context.Context, cfg Config) error {
 	if err := create(e.path); err != nil {
 		return explainPath(e.path, err)
 	}
-	writing, err := sql.Open("sqlite3", dsn(e.path, url.Values{
-		"mode": {"rw"}, "_journal_mode": {"WAL"}, "_synchronous": {"FULL"}, "_foreign_keys": {"on"},
-	}))
-	if err != nil {
-		return fmt.Errorf("opening database %s: %w", e.path, err)
-	}
-	writing.SetMaxOpenConns(1)
+	params := new(rewriter)
 	w := &writer{
-		db: writing, log: cfg.Logger, max: cfg.MaxBatch, params: e.params,
+		dial: func() (*link, error) { return dialWriter(e.path, params) }, log: cfg.Logger, max: cfg.MaxBatch,
 		queue: make(chan *member, cfg.MaxQueue), stopped: make(chan struct{}),
 	}
-	if err := w.connect(ctx); err != nil {
-		return errors.Join(fmt.Errorf("opening database %s: %w", e.path, err), writing.Close())
+	if err := w.connect(); err != nil {
+		return fmt.Errorf("opening database %s: %w", e.path, err)
 	}
-	reading, err := sql.Open("sqlite3", dsn(e.path, url.Values{"mode": {"ro"}, "_query_only": {"on"}}))
-	if err != nil {
-		return errors.Join(fmt.Errorf("opening database %s: %w", e.path, err), writing.Close())
+	e.writer, e.readers = w, &pool{
+		dial: func() (*link, error) {
+			return dial(e.path, params, url.Values{"mode": {"ro"}, "_query_only": {"on"}})
+		},
+		seats: make(chan struct{}, cfg.MaxReaders),
 	}
-	reading.SetMaxOpenConns(cfg.MaxReaders)
-	reading.SetMaxIdleConns(cfg.MaxReaders)
-	e.writer, e.readers = w, reading
 	return nil
 }
 
@@ -175,43 +167,51 @@ func (e *Engine) Write(ctx context.Context, fn func(ctx context.Context, tx stor
 
 // Read implements store.Engine: fn sees the database as it was at its first statement.
 func (e *Engine) Read(ctx context.Context, fn func(ctx context.Context, tx store.Tx) error) error {
-	ctx, err := e.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer e.calls.Done()
-	snapshot, err := e.readers.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("beginning to read: %w", classify(err))
-	}
-	tx := store.NewSession(conn{snapshot, e.params})
-	defer func() {
-		_ = tx.Finish(nil) // for a panic; harmless twice
-		if err := snapshot.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
-			e.log.WarnContext(ctx, "ending a read", "error", err)
+	return e.read(ctx, func(ctx context.Context, l *link, tx store.Tx) error {
+		if err := l.steer("BEGIN"); err != nil {
+			return fmt.Errorf("beginning to read: %w", err)
 		}
-	}()
-	return tx.Finish(fn(ctx, tx))
+		return fn(ctx, tx)
+	})
 }
 
 // ReadRow implements store.Engine: one statement is a transaction of its own.
 func (e *Engine) ReadRow(ctx context.Context, scan func(store.Row) error, q string, args ...any) error {
+	return e.read(ctx, func(ctx context.Context, _ *link, tx store.Tx) error {
+		// A row by its key is there in microseconds. To watch the context
+		// meanwhile would take longer than that.
+		return scan(tx.QueryRow(context.WithoutCancel(ctx), q, args...))
+	})
+}
+
+// read runs fn on a link that only reads.
+func (e *Engine) read(ctx context.Context, fn func(ctx context.Context, l *link, tx store.Tx) error) error {
 	ctx, err := e.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer e.calls.Done()
-	c, err := e.readers.Conn(ctx)
+	l, err := e.readers.borrow(ctx)
 	if err != nil {
-		return classify(err)
+		return err
 	}
-	defer func() { _ = c.Close() }() // gives it back
-	// A row by its key is there in microseconds. To be able to give up on it
-	// meanwhile would have two goroutines made for each read, and wait for both.
-	ctx = context.WithoutCancel(ctx)
-	tx := store.NewSession(conn{c, e.params})
-	defer func() { _ = tx.Finish(nil) }() // for a panic; harmless twice
-	return tx.Finish(scan(tx.QueryRow(ctx, q, args...)))
+	tx := store.NewSession(l)
+	defer func() {
+		_ = tx.Finish(nil) // for a panic; harmless twice
+		e.leave(ctx, l)
+	}()
+	return tx.Finish(fn(ctx, l, tx))
+}
+
+// leave ends the transaction that may be open on l, and gives l back.
+func (e *Engine) leave(ctx context.Context, l *link) {
+	if !l.raw.AutoCommit() {
+		if err := l.steer("ROLLBACK"); err != nil {
+			e.log.WarnContext(ctx, "ending a read", "error", errors.Join(err, e.readers.drop(l)))
+			return
+		}
+	}
+	e.readers.giveBack(l)
 }
 
 // Ping implements store.Engine.
@@ -236,7 +236,7 @@ func (e *Engine) Stat() Stat {
 		Writes:  e.writer.writes.Load(),
 		Commits: e.writer.commits.Load(),
 		Waiting: len(e.writer.queue),
-		Readers: e.readers.Stats().InUse,
+		Readers: len(e.readers.seats),
 	}
 }
 
@@ -270,16 +270,7 @@ func (e *Engine) Close() error {
 	e.calls.Wait()
 	close(e.writer.queue)
 	<-e.writer.stopped
-	return errors.Join(e.readers.Close(), e.emptyLog(), e.writer.db.Close(), giveLock(e.lock))
-}
-
-// emptyLog moves what is in the write-ahead log into the database, so that the
-// one file is all there is after a clean end. Without it nothing is lost.
-func (e *Engine) emptyLog() error {
-	if _, err := e.writer.db.ExecContext(context.Background(), `PRAGMA wal_checkpoint(TRUNCATE)`); err != nil {
-		return fmt.Errorf("emptying the write-ahead log: %w", err)
-	}
-	return nil
+	return errors.Join(e.readers.close(), e.writer.close(), giveLock(e.lock))
 }
 
 var _ store.Engine = (*Engine)(nil)

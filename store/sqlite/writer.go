@@ -2,16 +2,13 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
-
-	"github.com/mattn/go-sqlite3"
 
 	"github.com/secsy-pki/secsy-pki/store"
 )
@@ -66,10 +63,9 @@ func (m *member) outcome() error {
 // after the other, each in a savepoint, and commits when nobody waits any more
 // or the batch is full: one fsync for all of them, and none waits for company.
 type writer struct {
-	db     *sql.DB
-	log    *slog.Logger
-	max    int
-	params *rewriter
+	dial func() (*link, error)
+	log  *slog.Logger
+	max  int
 
 	queue   chan *member
 	stopped chan struct{}
@@ -77,8 +73,7 @@ type writer struct {
 	writes, commits atomic.Uint64
 
 	// These belong to the goroutine.
-	conn  *sql.Conn // nil when it is to be opened again
-	ctrl  map[string]*sql.Stmt
+	conn  *link     // nil when it is to be opened again
 	batch []*member // have run, and share the open transaction
 }
 
@@ -92,7 +87,6 @@ func (w *writer) run() {
 			go w.run()
 			return
 		}
-		w.disconnect()
 		close(w.stopped)
 	}()
 	for m := w.next(); m != nil; m = w.next() {
@@ -136,7 +130,7 @@ func (w *writer) serve(m *member) {
 		}
 		return
 	}
-	tx := store.NewSession(sharedConn{conn{w.conn, w.params}})
+	tx := store.NewSession(sharedConn{w.conn})
 	m.exited = true
 	defer func() {
 		m.panicked = recover()
@@ -224,69 +218,62 @@ func (w *writer) rollback() {
 
 // rolledBack says that no transaction is open: SQLite itself rolls back on some
 // errors, such as a full disk, and what runs after that would commit by itself.
-func (w *writer) rolledBack() bool {
-	if w.conn == nil {
-		return true
-	}
-	auto := true
-	err := w.conn.Raw(func(c any) error {
-		auto = c.(*sqlite3.SQLiteConn).AutoCommit()
-		return nil
-	})
-	return err != nil || auto
-}
+func (w *writer) rolledBack() bool { return w.conn == nil || w.conn.raw.AutoCommit() }
 
-// control runs a statement without parameters that steers the transaction.
+// control runs a statement that steers the transaction.
 func (w *writer) control(q string) error {
-	ctx := context.Background()
-	if err := w.connect(ctx); err != nil {
+	if err := w.connect(); err != nil {
 		return err
 	}
-	stmt, ok := w.ctrl[q]
-	if !ok {
-		var err error
-		if stmt, err = w.conn.PrepareContext(ctx, q); err != nil {
-			return classify(err)
-		}
-		w.ctrl[q] = stmt
-	}
-	_, err := stmt.ExecContext(ctx)
-	return classify(err)
+	return w.conn.steer(q)
 }
 
-func (w *writer) connect(ctx context.Context) error {
+func (w *writer) connect() error {
 	if w.conn != nil {
 		return nil
 	}
-	c, err := w.db.Conn(ctx)
+	l, err := w.dial()
 	if err != nil {
-		return classify(err)
+		return err
 	}
-	if err := setUp(ctx, c); err != nil {
-		return errors.Join(err, c.Close())
-	}
-	w.conn, w.ctrl = c, make(map[string]*sql.Stmt)
+	w.conn = l
 	return nil
 }
 
-// setUp makes sure that what c commits will be durable. SQLite takes a setting
-// that it can't have without an error, so that each is asked for.
-func setUp(ctx context.Context, c *sql.Conn) error {
-	if _, err := c.ExecContext(ctx, fmt.Sprintf("PRAGMA journal_size_limit = %d", walKept)); err != nil {
-		return classify(err)
+// dialWriter opens the link that writes, and makes sure that what it commits
+// will be durable. SQLite takes a setting that it can't have without an error,
+// so that each is asked for.
+func dialWriter(path string, params *rewriter) (*link, error) {
+	l, err := dial(path, params,
+		url.Values{"mode": {"rw"}, "_journal_mode": {"WAL"}, "_synchronous": {"FULL"}, "_foreign_keys": {"on"}},
+		fmt.Sprintf("PRAGMA journal_size_limit = %d", walKept),
+		// What members may have to take back is a few pages each: without this,
+		// those of a batch go to a file.
+		"PRAGMA temp_store = MEMORY",
+		fmt.Sprintf("PRAGMA cache_size = -%d", writerCache>>10))
+	if err != nil {
+		return nil, err
 	}
+	if err := l.checkDurable(); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return l, nil
+}
+
+func (l *link) checkDurable() error {
 	var (
 		mode        string
-		synchronous int
+		synchronous int64
 	)
-	if err := c.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
-		return classify(err)
+	ctx, tx := context.Background(), store.NewSession(l)
+	if err := tx.QueryRow(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
+		return err
 	}
 	if mode != "wal" {
 		return fmt.Errorf("its file system can't hold a write-ahead log (journal mode is %s)", mode)
 	}
-	if err := c.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&synchronous); err != nil {
-		return classify(err)
+	if err := tx.QueryRow(ctx, "PRAGMA synchronous").Scan(&synchronous); err != nil {
+		return err
 	}
 	if synchronous < synchronousFull {
 		return fmt.Errorf("commits would not be durable (synchronous is %d)", synchronous)
@@ -300,13 +287,18 @@ func (w *writer) disconnect() {
 	if w.conn == nil {
 		return
 	}
-	for _, s := range w.ctrl {
-		if err := s.Close(); err != nil {
-			w.log.Warn("closing a statement", "error", err)
-		}
-	}
-	if err := w.conn.Raw(func(any) error { return driver.ErrBadConn }); err != nil && !errors.Is(err, driver.ErrBadConn) {
+	if err := w.conn.close(); err != nil {
 		w.log.Warn("closing the writing connection", "error", err)
 	}
-	w.conn, w.ctrl = nil, nil
+	w.conn = nil
+}
+
+// close moves what is in the write-ahead log into the database, so that the one
+// file is all there is after a clean end. Without it nothing is lost.
+func (w *writer) close() error {
+	defer w.disconnect()
+	if err := w.control("PRAGMA wal_checkpoint(TRUNCATE)"); err != nil {
+		return fmt.Errorf("emptying the write-ahead log: %w", err)
+	}
+	return nil
 }
