@@ -447,14 +447,19 @@ func (a *app) listeners(hops *front.Hops, ready *front.Readiness) ([]front.Liste
 		Write: a.cfg.Limits.WriteTimeout.Std(), Idle: a.cfg.Limits.IdleTimeout.Std(),
 	}
 	status := a.crl.Handler()
+	lines := front.Lines{
+		OnlyErrors: l.HTTP.AccessLog == config.AccessErrors, None: l.HTTP.AccessLog == config.AccessOff, Sample: uint64(l.HTTP.AccessSample),
+	}
 	nobodys := a.limiter.Endpoint(classNone, ratelimit.EndpointOptions{Group: ratelimit.Stray})
 	public := front.Listener{Name: listenHTTP, Address: string(l.HTTP.Address), Hops: hops, Limits: limits, Unrouted: nobodys, Routes: []front.Route{
-		{Prefix: crlPath, Class: classCRL, Handler: status, Limit: a.crl.Limit()},
-		{Prefix: aiaPath, Class: classAIA, Handler: status, Limit: a.limiter.Endpoint(classAIA, ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: aiaCost, SkipGlobal: true})},
+		{Prefix: crlPath, Class: classCRL, Handler: status, Limit: a.crl.Limit(), Lines: lines},
+		{Prefix: aiaPath, Class: classAIA, Handler: status, Lines: lines,
+			Limit: a.limiter.Endpoint(classAIA, ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: aiaCost, SkipGlobal: true})},
 	}}
 	if a.ocsp != nil {
 		public.Routes = append(public.Routes, front.Route{
-			Prefix: ocspPath, Class: classOCSP, Handler: a.ocsp.Handler(), Limit: a.ocsp.Limit(), Refuse: a.ocsp.Refuse,
+			Prefix: ocspPath, Class: classOCSP, Handler: a.ocsp.Handler(), Quick: a.ocsp.Quick, Lines: lines,
+			Limit: a.ocsp.Limit(), Refuse: a.ocsp.Refuse,
 		})
 	}
 	var err error

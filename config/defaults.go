@@ -16,6 +16,10 @@ const (
 	LogText = "text"
 	LogJSON = "json"
 
+	AccessAll    = "all"
+	AccessErrors = "errors"
+	AccessOff    = "off"
+
 	HeaderXForwardedFor = "x-forwarded-for"
 	HeaderForwarded     = "forwarded"
 
@@ -57,7 +61,7 @@ func Default() *Config {
 		DataDir: ".",
 		Log:     Log{Level: "info", Format: LogText},
 		Listen: Listen{
-			HTTP:     HTTP{Address: ":8080"},
+			HTTP:     HTTP{Address: ":8080", AccessLog: AccessErrors},
 			HTTPS:    HTTPS{Address: ":8443"},
 			Operator: Operator{Address: "127.0.0.1:8081"},
 		},

@@ -105,6 +105,14 @@ type HTTP struct {
 
 	// The PROXY protocol (versions 1 and 2) on this listener.
 	ProxyProtocol ProxyProtocol `yaml:"proxy_protocol"`
+
+	// Which requests leave a line in the log: all, those that were answered with an
+	// error (errors), or none (off). OCSP's own errors are errors. Metrics count
+	// all requests, and refusals by the rate limit have lines of their own.
+	AccessLog string `yaml:"access_log" allow:"all|errors|off"`
+
+	// One in so many requests leaves a line whatever comes of it; 0: none does.
+	AccessSample int `yaml:"access_sample" allow:"0..1000000000"`
 }
 
 // HTTPS is the TLS listener.

@@ -35,15 +35,15 @@ func refusePlain(w http.ResponseWriter, _ *http.Request, d ratelimit.Decision) {
 	_, _ = w.Write(rateLimited) // a client that left is no news
 }
 
-// refusals keeps the answers that refuse has done with.
-var refusals = sync.Pool{New: func() any { return new(answer) }}
+// answers keeps those that refuse and quickly have done with.
+var answers = sync.Pool{New: func() any { return new(answer) }}
 
 // refuse answers a request that the limit of its route turned down. It is what a
 // flood is answered with: nothing of the request is read, nothing is logged, and
 // nothing of ours is allocated. There is no request id, as there is no line that
 // it would help to find.
 func (s *server) refuse(w http.ResponseWriter, r *http.Request, rt *route, d ratelimit.Decision, start time.Time) {
-	a := refusals.Get().(*answer)
+	a := answers.Get().(*answer)
 	*a = answer{ResponseWriter: w}
 	w.Header()["X-Content-Type-Options"] = nosniffValue
 	if r.ProtoMajor == 1 {
@@ -53,7 +53,7 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, rt *route, d rat
 	cut := s.callRefuser(rt, a, r, d)
 	rt.class.observe(a.code(), time.Since(start))
 	*a = answer{}
-	refusals.Put(a)
+	answers.Put(a)
 	if cut {
 		panic(http.ErrAbortHandler)
 	}

@@ -48,6 +48,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, route, d, start)
 		return
 	}
+	sampled := route.sampled()
+	if !sampled && route.quick != nil && r.ContentLength == 0 && s.quickly(w, r, route, start) {
+		return
+	}
 
 	caller := peer.Peer{Addr: client, Conn: conn, RequestID: newRequestID(), Endpoint: route.class.name}
 	place := connOf(r.Context())
@@ -71,12 +75,41 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	route.class.observe(a.code(), took)
 	// Who has to make room is counted. A line for each, and any number of
 	// requests that never came would fill the log.
-	if !notes.Quiet() && (body.unread() == 0 || !place.madeRoom()) {
-		s.logAccess(ctx, r, route, caller, a, took, notes.All())
+	list := notes.All()
+	if !notes.Quiet() && (sampled || route.leavesLine(a.code(), list)) && (body.unread() == 0 || !place.madeRoom()) {
+		s.logAccess(ctx, r, route, caller, a, took, list)
 	}
 	if cut {
 		panic(http.ErrAbortHandler) // the client must not take half an answer for a whole one
 	}
+}
+
+// quickly has the route answer from what is at hand, and reports whether it did.
+// It costs no more than a refusal does.
+func (s *server) quickly(w http.ResponseWriter, r *http.Request, rt *route, start time.Time) bool {
+	a := answers.Get().(*answer)
+	*a = answer{ResponseWriter: w}
+	w.Header()["X-Content-Type-Options"] = nosniffValue
+	closeIfFaulty(w.Header(), r)
+	done, cut := s.callQuick(rt, a, r)
+	if done {
+		rt.class.observe(a.code(), time.Since(start))
+	}
+	*a = answer{}
+	answers.Put(a)
+	if cut {
+		panic(http.ErrAbortHandler)
+	}
+	return done
+}
+
+func (s *server) callQuick(rt *route, a *answer, r *http.Request) (done, cut bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			done, cut = true, s.panicked(p, a, r)
+		}
+	}()
+	return rt.quick(a, r), false
 }
 
 // run calls the handler. A panic becomes a constant 500; run reports true if it

@@ -7,7 +7,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 
+	"github.com/secsy-pki/secsy-pki/peer"
 	"github.com/secsy-pki/secsy-pki/ratelimit"
 )
 
@@ -23,6 +25,14 @@ type Route struct {
 	Handler http.Handler
 	MaxBody int64 // bytes of a request body; 0 means the listener's
 
+	// Quick answers a request without a body from what it has at hand, or does
+	// nothing and reports false: then Handler answers. It is called without a
+	// request id, a peer, a deadline or anything else in the request's context, and
+	// so waits for nobody. Nil: there is none.
+	Quick func(w http.ResponseWriter, r *http.Request) bool
+	// Lines says which requests leave a line in the access log. All are counted.
+	Lines Lines
+
 	// Limit is asked before anything of the request but its line, its headers
 	// and its source has been looked at. What it refuses is counted, and has no
 	// line of its own: the limiter's recorder tells of it. Nil: nothing is
@@ -32,6 +42,17 @@ type Route struct {
 	// It must be cheap: nothing is read, and nothing needs to be allocated. Nil:
 	// 429 in plain text.
 	Refuse Refuser
+}
+
+// Lines says which requests leave a line. The zero value has each leave one.
+type Lines struct {
+	// OnlyErrors has those leave one that are answered with 400 or more, or that the
+	// handler noted something about (peer.Annotate).
+	OnlyErrors bool
+	// None has none leave one.
+	None bool
+	// Sample has one in so many leave one whatever comes of it; 0: none.
+	Sample uint64
 }
 
 // A Refuser writes the answer to a request that is refused by d, a Retry-After
@@ -50,6 +71,24 @@ type route struct {
 	class   *classMetrics
 	limit   *ratelimit.Endpoint
 	refuse  Refuser
+	quick   func(w http.ResponseWriter, r *http.Request) bool
+	lines   Lines
+	count   atomic.Uint64 // of requests, for the sample
+}
+
+// sampled reports whether a request leaves a line whatever comes of it.
+func (r *route) sampled() bool {
+	switch {
+	case r.lines.Sample > 0 && r.count.Add(1)%r.lines.Sample == 0:
+		return true
+	default:
+		return !r.lines.OnlyErrors && !r.lines.None
+	}
+}
+
+// leavesLine reports whether a request that was not sampled leaves one.
+func (r *route) leavesLine(code int, notes []peer.Note) bool {
+	return r.lines.OnlyErrors && (code >= http.StatusBadRequest || len(notes) > 0)
 }
 
 type table []*route // the longest prefix first
@@ -69,7 +108,7 @@ func newTable(l Listener, m *listenerMetrics) (table, error) {
 		}
 		x := &route{
 			prefix: strings.TrimSuffix(r.Prefix, "/"), handler: r.Handler, maxBody: r.MaxBody, class: m.class(r.Class),
-			limit: r.Limit, refuse: r.Refuse,
+			limit: r.Limit, refuse: r.Refuse, quick: r.Quick, lines: r.Lines,
 		}
 		if x.maxBody == 0 {
 			x.maxBody = l.Limits.Body

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/secsy-pki/secsy-pki/keys"
+	"github.com/secsy-pki/secsy-pki/peer"
 )
 
 const (
@@ -275,6 +276,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		s.faults.report(r.Context(), "answering a request", err)
 	}
 	s.count(status.String())
+	peer.Annotate(r.Context(), "ocsp", status.String())
 	h := w.Header()
 	h.Set("Content-Type", responseType)
 	h.Set("Cache-Control", "no-store")
