@@ -24,9 +24,12 @@ import (
 	"github.com/secsy-pki/secsy-pki/peer"
 )
 
-// An Authority revokes.
+// An Authority revokes, as ca.Authority says.
 type Authority interface {
 	Revoke(ctx context.Context, r ca.Revocation) error
+	RevokeAll(ctx context.Context, rs []ca.Revocation) ([]error, error)
+	RehearseRevoke(ctx context.Context, rs []ca.Revocation) ([]ca.Record, []error, error)
+	Release(ctx context.Context, s ca.Serial, by ca.Requester) error
 }
 
 // Certificates finds what was issued. A serial never assigned is ca.ErrNotFound.
@@ -137,6 +140,8 @@ func (s *Server) Handler() http.Handler {
 	route("/certificates", "list_certificates", get(s.listCertificates))
 	route("/certificates/{serial}", "certificate", get(s.certificate))
 	route("/certificates/{serial}/revoke", "revoke", post(s.revoke))
+	route("/certificates/{serial}/release", "release", post(s.release))
+	route("/certificates/revoke", "revoke_many", post(s.revokeMany))
 	route("/issuers", "list_issuers", get(s.listIssuers))
 	route("/acme/external-keys", "external_keys", map[string]handler{
 		http.MethodGet: s.listExternalKeys, http.MethodHead: s.listExternalKeys, http.MethodPost: s.createExternalKey,

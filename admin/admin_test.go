@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
@@ -89,8 +90,53 @@ func (v *vault) Revoke(_ context.Context, r ca.Revocation) error {
 		case rec.Revoked():
 			return ca.ErrAlreadyRevoked
 		default:
-			rec.RevokedAt, rec.Reason = r.At, r.Reason
+			if r.At.IsZero() {
+				r.At = time.Now().UTC()
+			}
+			rec.RevokedAt, rec.Reason, rec.InvalidityAt = r.At, r.Reason, r.InvalidityAt
 			v.asked = append(v.asked, r)
+			return nil
+		}
+	}
+	return ca.ErrNotFound
+}
+
+// RevokeAll does what the authority does, one after the other.
+func (v *vault) RevokeAll(ctx context.Context, rs []ca.Revocation) ([]error, error) {
+	errs := make([]error, len(rs))
+	for i, r := range rs {
+		if errs[i] = v.Revoke(ctx, r); errs[i] != nil && errors.Is(errs[i], v.fail) {
+			return nil, v.fail
+		}
+	}
+	return errs, nil
+}
+
+func (v *vault) RehearseRevoke(ctx context.Context, rs []ca.Revocation) ([]ca.Record, []error, error) {
+	recs, errs := make([]ca.Record, len(rs)), make([]error, len(rs))
+	for i, r := range rs {
+		if recs[i], errs[i] = v.Record(ctx, r.Serial); errs[i] != nil {
+			continue
+		}
+		if r.SHA256 != [32]byte{} && r.SHA256 != sha256.Sum256(recs[i].DER) {
+			errs[i] = ca.ErrNotFound
+		} else {
+			_, errs[i] = r.Apply(recs[i])
+		}
+	}
+	return recs, errs, nil
+}
+
+func (v *vault) Release(_ context.Context, s ca.Serial, by ca.Requester) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i := range v.recs {
+		if rec := &v.recs[i]; rec.Serial == s {
+			if rec.Reason != ca.CertificateHold {
+				return ca.ErrNotHeld
+			}
+			rec.RevokedAt, rec.Reason = time.Time{}, 0
+			v.asked = append(v.asked, ca.Revocation{Serial: s, Reason: ca.RemoveFromCRL, Requester: by})
 			return nil
 		}
 	}
@@ -298,7 +344,7 @@ func TestCertificateIsFoundHoweverItsSerialIsWritten(t *testing.T) {
 func TestRevocationIsDoneOnceAndInTheCallersName(t *testing.T) {
 	t.Parallel()
 	h := open(t, nil)
-	c, err := h.client.RevokeCertificate(t.Context(), "01:A0", "keyCompromise")
+	c, err := h.client.RevokeCertificate(t.Context(), "01:A0", client.Revocation{Reason: "keyCompromise"})
 	if err != nil || c.Status != "revoked" || c.Reason != "keyCompromise" || c.RevokedAt == nil {
 		t.Fatalf("%+v, %v", c, err)
 	}
@@ -306,20 +352,20 @@ func TestRevocationIsDoneOnceAndInTheCallersName(t *testing.T) {
 	if got.Requester.Actor != "operator:uid/1000" || got.Requester.RequestID != requestID || !got.BlockKey {
 		t.Errorf("%+v", got)
 	}
-	_, err = h.client.RevokeCertificate(t.Context(), "01a0", "superseded")
+	_, err = h.client.RevokeCertificate(t.Context(), "01a0", client.Revocation{Reason: "superseded"})
 	if d := wantCode(t, err, http.StatusConflict, client.CodeAlreadyRevoked); !strings.Contains(d, "for keyCompromise") {
 		t.Error(d)
 	}
-	if c, err := h.client.RevokeCertificate(t.Context(), "02a0", "4"); err != nil || c.Reason != "superseded" || h.vault.asked[1].BlockKey {
+	if c, err := h.client.RevokeCertificate(t.Context(), "02a0", client.Revocation{Reason: "4"}); err != nil || c.Reason != "superseded" || h.vault.asked[1].BlockKey {
 		t.Errorf("%+v, %v", c, err)
 	}
-	_, err = h.client.RevokeCertificate(t.Context(), "04a0", "superseded")
+	_, err = h.client.RevokeCertificate(t.Context(), "04a0", client.Revocation{Reason: "superseded"})
 	wantCode(t, err, http.StatusConflict, client.CodeNotIssued)
-	_, err = h.client.RevokeCertificate(t.Context(), "ffff", "superseded")
+	_, err = h.client.RevokeCertificate(t.Context(), "ffff", client.Revocation{Reason: "superseded"})
 	wantCode(t, err, http.StatusNotFound, client.CodeNotFound)
-	_, err = h.client.RevokeCertificate(t.Context(), "03a0", "cACompromise")
+	_, err = h.client.RevokeCertificate(t.Context(), "03a0", client.Revocation{Reason: "cACompromise"})
 	wantCode(t, err, http.StatusBadRequest, client.CodeInvalidParameter)
-	_, err = h.client.RevokeCertificate(t.Context(), "03a0", "boredom")
+	_, err = h.client.RevokeCertificate(t.Context(), "03a0", client.Revocation{Reason: "boredom"})
 	if d := wantCode(t, err, http.StatusBadRequest, client.CodeInvalidParameter); !strings.Contains(d, "keyCompromise") {
 		t.Error(d)
 	}
@@ -330,7 +376,7 @@ func TestEveryReasonOfTheClientIsOne(t *testing.T) {
 	h := open(t, nil)
 	for _, reason := range client.Reasons() {
 		h.vault.recs[0].RevokedAt = time.Time{}
-		if c, err := h.client.RevokeCertificate(t.Context(), "01a0", reason); err != nil || c.Reason != reason {
+		if c, err := h.client.RevokeCertificate(t.Context(), "01a0", client.Revocation{Reason: reason}); err != nil || c.Reason != reason {
 			t.Errorf("%s: %+v, %v", reason, c, err)
 		}
 	}
@@ -548,7 +594,7 @@ func TestAnAuthenticatorNamesTheActor(t *testing.T) {
 	h := open(t, func(c *admin.Config) {
 		c.Authenticate = func(*http.Request) (string, error) { return "operator:user/ann", nil }
 	})
-	if _, err := h.client.RevokeCertificate(t.Context(), "01a0", ""); err != nil {
+	if _, err := h.client.RevokeCertificate(t.Context(), "01a0", client.Revocation{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.vault.asked[0].Requester.Actor; got != "operator:user/ann" {

@@ -35,22 +35,74 @@ func (s *Server) listCertificates(w http.ResponseWriter, r *http.Request) error 
 }
 
 func (s *Server) readCertificateQuery(r *http.Request) (ca.ListQuery, error) {
-	p := readParams(r, "name", "serial", "state", "issuer", "limit", "cursor")
+	p := readParams(r, "name", "serial", "state", "issuer", "profile", "account", "spki_sha256", "incident",
+		"issued_after", "issued_before", "not_before_from", "not_before_to", "limit", "cursor")
 	q := ca.ListQuery{
 		Name:         p.text("name"),
 		SerialPrefix: p.serialPrefix(),
 		State:        ca.State(p.oneOf("state", client.States())),
-		Before:       p.cursor("certificates"),
-		Limit:        p.limit(),
+		Profile:      p.text("profile"),
+		IssuedAfter:  p.time("issued_after"), IssuedBefore: p.time("issued_before"),
+		NotBeforeFrom: p.time("not_before_from"), NotBeforeTo: p.time("not_before_to"),
+		Before: p.cursor("certificates"),
+		Limit:  p.limit(),
 	}
+	selectState(&q, time.Now().UTC())
+	q.Issuer = s.issuerOf(p.text("issuer"))
+	var err error
+	if q.SPKIHash, err = spkiHashOf(p.text("spki_sha256")); err != nil {
+		p.fail(err)
+	}
+	if q.Requester, err = accountOf(p.text("account")); err != nil {
+		p.fail(err)
+	}
+	if p.err != nil {
+		return q, p.err
+	}
+	return q, s.selectIncident(r.Context(), &q, p.text("incident"))
+}
+
+// selectState says in the store's words what operators ask for in one.
+func selectState(q *ca.ListQuery, now time.Time) {
 	switch q.State {
-	case "revoked": // not a state of the store: an issued one that was taken back
+	case "revoked":
 		q.State, q.Revoked = ca.Issued, true
+	case "held":
+		q.State, q.Reason = ca.Issued, ca.CertificateHold
 	case ca.Issued:
 		q.Unrevoked = true
+	case "valid":
+		q.State, q.Unrevoked, q.NotAfterFrom = ca.Issued, true, now
+	case "unexpired":
+		q.State, q.NotAfterFrom = ca.Issued, now
 	}
-	q.Issuer = s.issuerOf(p.text("issuer"))
-	return q, p.err
+}
+
+// selectIncident adds what an incident selects.
+func (s *Server) selectIncident(ctx context.Context, q *ca.ListQuery, name string) error {
+	if name == "" {
+		return nil
+	}
+	if s.incidents == nil {
+		return noIncident(name, ca.ErrNotFound)
+	}
+	i, err := s.incidents.Incident(ctx, name)
+	if err != nil {
+		return noIncident(name, err)
+	}
+	sel := i.Covers()
+	given := q.Issuer != "" || q.Profile != "" || q.SPKIHash != "" || q.Requester != "" || !q.IssuedAfter.IsZero() || !q.IssuedBefore.IsZero()
+	switch {
+	case given:
+		return invalid("incident", "has conditions of its own: only name, state and not_before go with it")
+	case !i.EndedAt.IsZero():
+		return problemf(http.StatusConflict, client.CodeConflict, "the incident %q has ended, and what it listed is forgotten", name)
+	case sel.Listed:
+		q.ListedBy = name
+	}
+	q.Issuer, q.Profile, q.SPKIHash, q.Requester = sel.Issuer, sel.Profile, sel.SPKIHash, sel.Requester
+	q.IssuedAfter, q.IssuedBefore = sel.IssuedAfter, sel.IssuedBefore
+	return nil
 }
 
 // issuerOf finds an issuer's id by its name. What is no name is taken for the
@@ -100,53 +152,6 @@ func (s *Server) record(ctx context.Context, serial ca.Serial) (ca.Record, error
 	return rec, nil
 }
 
-func (s *Server) revoke(w http.ResponseWriter, r *http.Request) error {
-	req, err := readRevocation(w, r)
-	if err != nil {
-		return err
-	}
-	if err := s.authority.Revoke(r.Context(), req); err != nil {
-		return s.whyNotRevoked(r.Context(), req.Serial, err)
-	}
-	return s.answerCertificate(r.Context(), w, req.Serial)
-}
-
-func readRevocation(w http.ResponseWriter, r *http.Request) (ca.Revocation, error) {
-	serial, err := serialOf(r.PathValue("serial"))
-	if err != nil {
-		return ca.Revocation{}, err
-	}
-	var name string
-	if err := readBody(w, r, map[string]any{"reason": &name}); err != nil {
-		return ca.Revocation{}, err
-	}
-	reason, err := reasonOf(name)
-	if err != nil {
-		return ca.Revocation{}, err
-	}
-	return ca.Revocation{
-		Serial: serial, Reason: reason, At: time.Now().UTC(), Requester: requester(r.Context()),
-		BlockKey: reason == ca.KeyCompromise, // a key that is out must not come back in another certificate
-	}, nil
-}
-
-// whyNotRevoked says what stands in the way, in an operator's words.
-func (s *Server) whyNotRevoked(ctx context.Context, serial ca.Serial, cause error) error {
-	if !errors.Is(cause, ca.ErrNotFound) && !errors.Is(cause, ca.ErrAlreadyRevoked) {
-		return fmt.Errorf("revoking: %w", cause)
-	}
-	rec, err := s.record(ctx, serial)
-	switch {
-	case err != nil:
-		return err
-	case rec.State != ca.Issued:
-		return problemf(http.StatusConflict, client.CodeNotIssued, "the serial %s is %s: there is no certificate to revoke", serial, rec.State)
-	default:
-		return problemf(http.StatusConflict, client.CodeAlreadyRevoked, "the certificate was revoked at %s for %s",
-			rec.RevokedAt.UTC().Format(time.RFC3339), rec.Reason)
-	}
-}
-
 func (s *Server) wireCertificate(rec ca.Record, now time.Time) client.Certificate {
 	c := client.Certificate{
 		Serial: string(rec.Serial), Status: status(rec, now),
@@ -170,7 +175,7 @@ func (s *Server) wireCertificate(rec ca.Record, now time.Time) client.Certificat
 		c.RenewFrom, c.RenewTo = &w.Start, &w.End
 	}
 	if rec.Revoked() {
-		c.RevokedAt, c.Reason = timePtr(rec.RevokedAt), rec.Reason.String()
+		c.RevokedAt, c.Reason, c.InvalidSince = timePtr(rec.RevokedAt), rec.Reason.String(), timePtr(rec.InvalidityAt)
 	}
 	return c
 }
@@ -180,6 +185,8 @@ func status(rec ca.Record, now time.Time) string {
 	switch {
 	case rec.State != ca.Issued:
 		return string(rec.State)
+	case rec.Revoked() && rec.Reason == ca.CertificateHold:
+		return "held"
 	case rec.Revoked():
 		return "revoked"
 	case now.After(rec.NotAfter):

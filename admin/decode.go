@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/secsy-pki/secsy-pki/admin/client"
@@ -21,7 +22,8 @@ import (
 
 const (
 	maxBody   = 16 << 10
-	maxText   = 512 // of one parameter
+	maxBulk   = 64 << 10 // of many revocations
+	maxText   = 512      // of one parameter
 	maxLimit  = 500
 	maxCursor = 256
 )
@@ -29,10 +31,14 @@ const (
 // readBody reads a JSON object whose members are those of fields, pointers to
 // what they hold. No body is an empty object.
 func readBody(w http.ResponseWriter, r *http.Request, fields map[string]any) error {
+	return readBodyOf(w, r, maxBody, fields)
+}
+
+func readBodyOf(w http.ResponseWriter, r *http.Request, size int64, fields map[string]any) error {
 	if err := noQuery(r); err != nil {
 		return err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, size))
 	if err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return err
@@ -154,6 +160,15 @@ func (p *params) number(name string, lo, hi int64) int64 {
 		return 0
 	}
 	return n
+}
+
+// time reads a time, to the second; absent is zero.
+func (p *params) time(name string) time.Time {
+	t, err := timeOf(name, p.values.Get(name))
+	if err != nil {
+		p.fail(err)
+	}
+	return t
 }
 
 // limit is how many rows a page has.

@@ -125,7 +125,7 @@ func (s *Server) readIncident(ctx context.Context, req client.IncidentRequest) (
 }
 
 func (s *Server) readSelector(req client.IncidentRequest) (ca.Selector, error) {
-	sel := ca.Selector{Listed: req.Listed, Profile: req.Profile, SPKIHash: hexDigits(req.SPKIHash)}
+	sel := ca.Selector{Listed: req.Listed, Profile: req.Profile}
 	if req.Issuer != "" {
 		if sel.Issuer = s.issuerOf(req.Issuer); !s.knowsIssuer(sel.Issuer) {
 			return sel, invalid("issuer", "is not the name or id of an issuer of this server")
@@ -134,17 +134,13 @@ func (s *Server) readSelector(req client.IncidentRequest) (ca.Selector, error) {
 	if len(req.Profile) > maxText || !utf8.ValidString(req.Profile) {
 		return sel, invalid("profile", "is longer than %d bytes or not text", maxText)
 	}
-	if b, err := hex.DecodeString(sel.SPKIHash); sel.SPKIHash != "" && (err != nil || len(b) != 32) {
-		return sel, invalid("spki_sha256", "is not the SHA-256 of a public key in hex, as cert show prints it")
-	}
-	if req.Account != "" {
-		id := req.Account[strings.LastIndexByte(req.Account, '/')+1:]
-		if b, err := hex.DecodeString(id); err != nil || len(b) != 16 {
-			return sel, invalid("account", "is not the id of an ACME account, the last part of its URL")
-		}
-		sel.Requester = "acme:account/" + id
-	}
 	var err error
+	if sel.SPKIHash, err = spkiHashOf(req.SPKIHash); err != nil {
+		return sel, err
+	}
+	if sel.Requester, err = accountOf(req.Account); err != nil {
+		return sel, err
+	}
 	if sel.IssuedAfter, err = timeOf("issued_after", req.IssuedAfter); err != nil {
 		return sel, err
 	}
@@ -155,6 +151,27 @@ func (s *Server) readSelector(req client.IncidentRequest) (ca.Selector, error) {
 		return sel, problemf(http.StatusBadRequest, client.CodeInvalidParameter, "an incident needs a condition: serials, issuer, profile, key, account or time of issuance")
 	}
 	return sel, nil
+}
+
+// spkiHashOf reads the hash of a public key; none is none.
+func spkiHashOf(v string) (string, error) {
+	h := hexDigits(v)
+	if b, err := hex.DecodeString(h); h != "" && (err != nil || len(b) != 32) {
+		return "", invalid("spki_sha256", "is not the SHA-256 of a public key in hex, as cert show prints it")
+	}
+	return h, nil
+}
+
+// accountOf reads an account's id or URL as the actor that it is; none is none.
+func accountOf(v string) (string, error) {
+	if v == "" {
+		return "", nil
+	}
+	id := v[strings.LastIndexByte(v, '/')+1:]
+	if b, err := hex.DecodeString(id); err != nil || len(b) != 16 {
+		return "", invalid("account", "is not the id of an ACME account, the last part of its URL")
+	}
+	return "acme:account/" + id, nil
 }
 
 func (s *Server) knowsIssuer(id ca.IssuerID) bool {

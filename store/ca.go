@@ -540,6 +540,25 @@ func (c *CA) list(ctx context.Context, tx Tx, q ca.ListQuery) ([]ca.Record, erro
 	if q.Unrevoked {
 		s.add(`c.revoked_at = 0`)
 	}
+	for _, is := range []struct{ column, v string }{{"profile", q.Profile}, {"requester", q.Requester}} {
+		if is.v != "" {
+			s.add(`c.`+is.column+` = %s`, is.v)
+		}
+	}
+	if q.Reason != ca.Unspecified {
+		s.add(`c.reason = %s AND c.revoked_at <> 0`, int64(q.Reason))
+	}
+	for _, bound := range []struct {
+		cond string
+		at   time.Time
+	}{
+		{`c.created_at >= %s`, q.IssuedAfter}, {`c.created_at < %s`, q.IssuedBefore},
+		{`c.not_before >= %s`, q.NotBeforeFrom}, {`c.not_before < %s`, q.NotBeforeTo}, {`c.not_after >= %s`, q.NotAfterFrom},
+	} {
+		if !bound.at.IsZero() {
+			s.add(bound.cond, micros(bound.at))
+		}
+	}
 	if q.Before != "" {
 		at, serial, ok := strings.Cut(q.Before, ".")
 		us, err := strconv.ParseInt(at, 10, 64)
@@ -597,6 +616,28 @@ func (c *CA) narrow(ctx context.Context, tx Tx, s *selection, q ca.ListQuery) er
 			s.add(`c.serial || '' >= %s AND c.serial || '' < %s`, p, p+"g")
 		} else {
 			s.add(prefixed, p, p+"g")
+		}
+	}
+	if q.SPKIHash != "" {
+		many, err := c.finds(ctx, tx, `certificates c`, `c.spki_hash = %s`, q.SPKIHash)
+		if err != nil {
+			return err
+		}
+		if many {
+			s.add(`c.spki_hash || '' = %s`, q.SPKIHash)
+		} else {
+			s.add(`c.spki_hash = %s`, q.SPKIHash)
+		}
+	}
+	if q.ListedBy != "" {
+		many, err := c.finds(ctx, tx, `acme_incident_serials l`, `l.incident = %s`, q.ListedBy)
+		if err != nil {
+			return err
+		}
+		if many {
+			s.add(`EXISTS (SELECT 1 FROM acme_incident_serials l WHERE l.serial = c.serial AND l.incident = %s)`, q.ListedBy)
+		} else {
+			s.add(`c.serial IN (SELECT l.serial FROM acme_incident_serials l WHERE l.incident = %s)`, q.ListedBy)
 		}
 	}
 	if q.Issuer != "" {

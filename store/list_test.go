@@ -40,6 +40,8 @@ func TestListingIsTheSameHoweverMuchIsFound(t *testing.T) {
 				{Issuer: "other"},
 				{Name: "example.com", SerialPrefix: "01", State: ca.Pending},
 				{Name: "example.com", State: ca.Issued},
+				{SPKIHash: fmt.Sprintf("%x", catest.Intent(3).SPKIHash)},
+				{ListedBy: "some"},
 			} {
 				q.Limit = 2
 				if one, other := listed(t, sorting, q), listed(t, walking, q); one != other {

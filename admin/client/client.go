@@ -79,6 +79,14 @@ func (c *Client) ListCertificates(ctx context.Context, f CertificateFilter) (Cer
 	q.text("serial", f.Serial)
 	q.text("state", f.State)
 	q.text("issuer", f.Issuer)
+	q.text("profile", f.Profile)
+	q.text("account", f.Account)
+	q.text("spki_sha256", f.SPKIHash)
+	q.text("incident", f.Incident)
+	q.text("issued_after", f.IssuedAfter)
+	q.text("issued_before", f.IssuedBefore)
+	q.text("not_before_from", f.NotBeforeFrom)
+	q.text("not_before_to", f.NotBeforeTo)
 	q.number("limit", int64(f.Limit))
 	q.text("cursor", f.Cursor)
 	var page CertificatePage
@@ -93,12 +101,27 @@ func (c *Client) Certificate(ctx context.Context, serial string) (Certificate, e
 	return cert, err
 }
 
-// RevokeCertificate revokes one certificate, for one of Reasons, and returns it
-// as it is then. keyCompromise blocks its key for all time.
-func (c *Client) RevokeCertificate(ctx context.Context, serial, reason string) (Certificate, error) {
+// RevokeCertificate revokes one certificate and returns it as it is then.
+// keyCompromise blocks its key for all time.
+func (c *Client) RevokeCertificate(ctx context.Context, serial string, r Revocation) (Certificate, error) {
 	var cert Certificate
-	err := c.post(ctx, "/certificates/"+url.PathEscape(serial)+"/revoke", Revocation{Reason: reason}, &cert)
+	err := c.post(ctx, "/certificates/"+url.PathEscape(serial)+"/revoke", r, &cert)
 	return cert, err
+}
+
+// ReleaseCertificate ends the hold of a certificate and returns it as it is then.
+func (c *Client) ReleaseCertificate(ctx context.Context, serial string) (Certificate, error) {
+	var cert Certificate
+	err := c.post(ctx, "/certificates/"+url.PathEscape(serial)+"/release", struct{}{}, &cert)
+	return cert, err
+}
+
+// RevokeMany revokes up to MaxRevocations certificates: each of those that can
+// be. Doing it twice is as good as once.
+func (c *Client) RevokeMany(ctx context.Context, r Revocations) ([]Result, error) {
+	var out RevokedMany
+	err := c.post(ctx, "/certificates/revoke", r, &out)
+	return out.Results, err
 }
 
 // ListIssuers returns every issuer.

@@ -10,7 +10,7 @@ type Name struct {
 
 // A Certificate is what is known of one serial.
 //
-// Status is the one word for it: valid, expired, notYetValid, revoked, pending
+// Status is the one word for it: valid, expired, notYetValid, revoked, held, pending
 // (being signed now), abandoned (perhaps signed, never handed out, counts as
 // revoked) or void (never signed).
 type Certificate struct {
@@ -26,6 +26,9 @@ type Certificate struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	RevokedAt  *time.Time `json:"revoked_at,omitempty"`
 	Reason     string     `json:"reason,omitempty"` // of the revocation
+	// Since when its key is known or feared to be lost, if the revocation said so.
+	InvalidSince *time.Time `json:"invalid_since,omitempty"`
+
 	SPKIHash   string     `json:"spki_sha256"`
 	RenewFrom  *time.Time `json:"renew_from,omitempty"` // its own window, whatever incidents say
 	RenewTo    *time.Time `json:"renew_to,omitempty"`
@@ -45,16 +48,29 @@ type CertificatePage struct {
 
 // A CertificateFilter selects certificates. Zero fields select everything.
 type CertificateFilter struct {
-	Name   string // this name and all below it
-	Serial string // hex digits that the serial begins with; colons and case don't matter
-	State  string // one of States
-	Issuer string // an issuer's name or id
+	Name     string // this name and all below it
+	Serial   string // hex digits that the serial begins with; colons and case don't matter
+	State    string // one of States
+	Issuer   string // an issuer's name or id
+	Profile  string
+	Account  string // an ACME account's id or URL
+	SPKIHash string // SHA-256 of the public key, in hex
+	Incident string // what this incident selects; most other conditions don't go with it
+
+	IssuedAfter   string // RFC 3339, as all times here
+	IssuedBefore  string
+	NotBeforeFrom string
+	NotBeforeTo   string // and not then
+
 	Limit  int    // of one page; 0: 50, at most 500
 	Cursor string // Next of the page before
 }
 
-// States are what a CertificateFilter can ask for.
-func States() []string { return []string{"issued", "revoked", "pending", "abandoned", "void"} }
+// States are what a CertificateFilter can ask for. Issued ones are valid or
+// expired; unexpired ones may be revoked; held ones are among those revoked.
+func States() []string {
+	return []string{"issued", "valid", "unexpired", "revoked", "held", "pending", "abandoned", "void"}
+}
 
 // Reasons are the reasons for which a certificate can be revoked.
 func Reasons() []string {
@@ -144,8 +160,53 @@ type Finding struct {
 
 // A Revocation is the body of a request to revoke.
 type Revocation struct {
-	Reason string `json:"reason"`
+	Reason       string `json:"reason"`                  // one of Reasons, or Hold
+	RevokedAt    string `json:"revoked_at,omitempty"`    // for keyCompromise only: a time in the past
+	InvalidSince string `json:"invalid_since,omitempty"` // since when the key is known or feared to be lost
 }
+
+// Hold is the reason that can be taken back, where an issuer allows it.
+const Hold = "certificateHold"
+
+// MaxRevocations is how many certificates one RevokeMany takes.
+const MaxRevocations = 200
+
+// Revocations is the body of a request to revoke many, for the same reason where
+// one has none of its own.
+type Revocations struct {
+	Certificates []Revoke `json:"certificates"`
+	Revocation
+	DryRun bool `json:"dry_run,omitempty"` // only say what would happen
+}
+
+// A Revoke is one certificate to revoke.
+type Revoke struct {
+	Serial string `json:"serial"`
+	Reason string `json:"reason,omitempty"`
+	SHA256 string `json:"sha256,omitempty"` // of the certificate, where it is at hand: it must be the one
+}
+
+// RevokedMany says of each certificate, in the order of the request, what came of it.
+type RevokedMany struct {
+	Results []Result `json:"results"`
+}
+
+// A Result is what came of one certificate.
+type Result struct {
+	Serial  string `json:"serial"`
+	Outcome string `json:"outcome"`
+	Reason  string `json:"reason"`
+	Detail  string `json:"detail,omitempty"`
+}
+
+// The outcomes. All but the first two mean that the certificate is not revoked.
+const (
+	OutcomeRevoked   = "revoked"
+	OutcomeAlready   = "alreadyRevoked" // before, and nothing changed
+	OutcomeUnknown   = "notFound"
+	OutcomeNotIssued = "notIssued"
+	OutcomeRefused   = "refused" // by policy
+)
 
 // A VerifyRequest is the body of a request to verify the audit chain.
 type VerifyRequest struct {
@@ -177,6 +238,7 @@ const (
 	CodeUnauthenticated  = "unauthenticated"
 	CodeNotFound         = "notFound"
 	CodeAlreadyRevoked   = "alreadyRevoked"
+	CodeNotHeld          = "notHeld"
 	CodeNotIssued        = "notIssued" // the serial never became a certificate, or not yet
 	CodeConflict         = "conflict"  // something else has the name, or is in the way
 	CodeTooMany          = "tooMany"   // a bound is reached

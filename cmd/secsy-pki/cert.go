@@ -19,14 +19,16 @@ func newCert() *cobra.Command {
 	var conn connection
 	cmd := group("cert", "List, show and revoke certificates", `  secsy-pki cert list --name example.org
   secsy-pki cert show 01:AB:CD:…
-  secsy-pki cert revoke 01abcd… --reason superseded`)
+  secsy-pki cert revoke 01abcd… --reason superseded
+  secsy-pki cert revoke --file serials.csv --reason superseded --dry-run`)
 	conn.flags(cmd)
-	cmd.AddCommand(newCertList(&conn), newCertShow(&conn), newCertRevoke(&conn))
+	cmd.AddCommand(newCertList(&conn), newCertShow(&conn), newCertRevoke(&conn), newCertHold(&conn), newCertRelease(&conn))
 	return cmd
 }
 
 // statesInWords are client.States, told apart from what the list shows as status.
-var statesInWords = strings.Replace(strings.Join(client.States(), ", "), "issued", "issued (valid or expired)", 1)
+var statesInWords = strings.NewReplacer("issued", "issued (valid or expired)", "unexpired", "unexpired (valid or revoked)").
+	Replace(strings.Join(client.States(), ", "))
 
 func newCertList(conn *connection) *cobra.Command {
 	var (
@@ -54,15 +56,29 @@ func newCertList(conn *connection) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&filter.Name, "name", "", "only those with this `NAME`, or one below it")
+	selectFlags(cmd, &filter, "only those")
+	f.StringVar(&filter.SPKIHash, "key", "", "only those of the public key with this SHA-256, in `HEX`")
 	f.StringVar(&filter.Serial, "serial", "", "only those whose serial number begins with these `DIGITS`")
 	f.StringVar(&filter.State, "state", "", "only those of this `STATE`: "+statesInWords)
-	f.StringVar(&filter.Issuer, "issuer", "", "only those of this issuer, by `NAME` or id")
 	limitFlag(cmd, &limit)
 	jsonFlag(cmd, &asJSON)
 	choices(cmd, "state", client.States()...)
-	noFileCompletion(cmd, "name", "serial", "issuer")
+	noFileCompletion(cmd, "key", "serial")
 	return cmd
+}
+
+// selectFlags are the conditions that certificates are looked for by.
+func selectFlags(cmd *cobra.Command, filter *client.CertificateFilter, those string) {
+	f := cmd.Flags()
+	f.StringVar(&filter.Name, "name", "", those+" with this `NAME`, or one below it")
+	f.StringVar(&filter.Issuer, "issuer", "", those+" of this issuer, by `NAME` or id")
+	f.StringVar(&filter.Profile, "profile", "", those+" of this profile, by `NAME`")
+	f.StringVar(&filter.Account, "account", "", those+" of this ACME account, by `ID` or URL")
+	f.StringVar(&filter.IssuedAfter, "issued-after", "", those+" issued at this `TIME` or later, such as 2026-05-01T12:00:00Z")
+	f.StringVar(&filter.IssuedBefore, "issued-before", "", those+" issued before this `TIME`")
+	f.StringVar(&filter.NotBeforeFrom, "not-before-from", "", those+" valid from this `TIME` on or later, by what they say")
+	f.StringVar(&filter.NotBeforeTo, "not-before-to", "", those+" valid from before this `TIME` on")
+	noFileCompletion(cmd, "name", "issuer", "profile", "account", "issued-after", "issued-before", "not-before-from", "not-before-to")
 }
 
 func listCertificates(ctx context.Context, cmd *cobra.Command, cl *client.Client, filter client.CertificateFilter, limit int, asJSON bool) error {
@@ -171,6 +187,9 @@ func showCertificate(w io.Writer, c client.Certificate, asJSON, asPEM bool) erro
 	if c.RevokedAt != nil {
 		rows = append(rows, []string{"Revoked:", when(*c.RevokedAt) + " " + c.Reason})
 	}
+	if c.InvalidSince != nil {
+		rows = append(rows, []string{"Invalid since:", when(*c.InvalidSince)})
+	}
 	for _, n := range c.Names {
 		rows = append(rows, []string{"Name:", n.Type + " " + n.Value})
 	}
@@ -200,76 +219,6 @@ func renewal(c client.Certificate) string {
 		return ""
 	}
 	return when(*c.RenewFrom) + " to " + when(*c.RenewTo)
-}
-
-func newCertRevoke(conn *connection) *cobra.Command {
-	var (
-		reason      string
-		yes, asJSON bool
-	)
-	cmd := &cobra.Command{
-		Use:   "revoke SERIAL --reason REASON",
-		Short: "Revoke one certificate",
-		Long: `Revoke one certificate, for good. keyCompromise also refuses its key for all
-time. On a terminal it asks first; elsewhere it needs --yes.
-
-Reasons: ` + strings.Join(client.Reasons(), ", ") + `.`,
-		Example: `  secsy-pki cert revoke 01:AB:CD:… --reason keyCompromise
-  secsy-pki cert revoke 01abcd… --reason superseded --yes`,
-		Args:              serialArg,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			serial, err := parseSerial(args[0])
-			if err != nil {
-				return err
-			}
-			i := slices.IndexFunc(client.Reasons(), func(r string) bool { return strings.EqualFold(r, reason) })
-			if i < 0 {
-				return usagef(cmd, "--reason %q: want one of %s", reason, strings.Join(client.Reasons(), ", "))
-			}
-			reason = client.Reasons()[i]
-			if !yes && !isTerminal(cmd.InOrStdin()) {
-				return usagef(cmd, "nobody to ask whether to revoke: say --yes")
-			}
-			return revoke(cmd, conn, serial, reason, yes, asJSON)
-		},
-	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why (required): "+strings.Join(client.Reasons(), ", "))
-	cmd.Flags().BoolVar(&yes, "yes", false, "don't ask")
-	jsonFlag(cmd, &asJSON)
-	choices(cmd, "reason", client.Reasons()...)
-	return cmd
-}
-
-// revoke asks the person, who may take any time, outside of what is bounded.
-func revoke(cmd *cobra.Command, conn *connection, serial, reason string, yes, asJSON bool) error {
-	if !yes {
-		err := conn.ask(cmd.Context(), patience, func(ctx context.Context, cl *client.Client) error {
-			c, err := cl.Certificate(ctx, serial)
-			if err != nil {
-				return err
-			}
-			warn(cmd.ErrOrStderr(), "certificate %s of %s (%s), %s, will be revoked for %s", c.Serial, safe(someNames(c.Names)), issuerName(c), c.Status, reason)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		if err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), "nothing was revoked"); err != nil {
-			return err
-		}
-	}
-	return conn.ask(cmd.Context(), patience, func(ctx context.Context, cl *client.Client) error {
-		c, err := cl.RevokeCertificate(ctx, serial, reason)
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			return printJSON(cmd.OutOrStdout(), c)
-		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "certificate %s is revoked for %s\n", c.Serial, c.Reason)
-		return err
-	})
 }
 
 // confirm waits for a typed yes; otherwise is what to say if none comes.

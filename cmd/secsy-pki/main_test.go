@@ -242,7 +242,7 @@ func TestInitConfigurationIsServedWhereItListens(t *testing.T) {
 // what it was asked.
 type operator struct {
 	socket  string
-	answers map[string]any // by method, path and query
+	answers map[string]any // by method, path and query; a func([]byte) any is asked with the body
 	asked   chan string
 }
 
@@ -272,7 +272,7 @@ func newOperator(t *testing.T, answers map[string]any) *operator {
 
 func (o *operator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var body bytes.Buffer
-	_, _ = body.ReadFrom(http.MaxBytesReader(w, r.Body, 1<<10))
+	_, _ = body.ReadFrom(http.MaxBytesReader(w, r.Body, 1<<20))
 	key := strings.TrimSuffix(r.Method+" "+strings.TrimPrefix(r.URL.RequestURI(), "/api/v1"), "?")
 	o.asked <- strings.TrimSpace(key + " " + body.String())
 	answer, ok := o.answers[key]
@@ -280,6 +280,9 @@ func (o *operator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", client.ProblemType)
 		w.WriteHeader(http.StatusNotFound)
 		answer = client.Problem{Status: http.StatusNotFound, Code: client.CodeNotFound, Detail: "there is no such certificate", RequestID: "r1"}
+	}
+	if f, ok := answer.(func([]byte) any); ok {
+		answer = f(body.Bytes())
 	}
 	_ = json.NewEncoder(w).Encode(answer)
 }

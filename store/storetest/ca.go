@@ -31,6 +31,7 @@ func CA(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"ListingGoesFromNewToOldInPages", caPages},
 		{"ListingFindsNamesAndAllBelow", caNames},
 		{"ListingSelects", caSelect},
+		{"ListingSelectsWhatIsToBeRevoked", caSelectToRevoke},
 		{"ManyNamesAreKept", caManyNames},
 	}
 	for _, tt := range tests {
@@ -208,6 +209,49 @@ func caSelect(t *testing.T, db *store.DB) {
 	caWant(t, caList(t, c, ca.ListQuery{SerialPrefix: "0100"}), 2, 1, 0)
 	caWant(t, caList(t, c, ca.ListQuery{SerialPrefix: "02"}))
 	caWant(t, caList(t, c, ca.ListQuery{SerialPrefix: "01%"}))
+}
+
+func caSelectToRevoke(t *testing.T, db *store.DB) {
+	c := store.NewCA(db)
+	ins := make([]ca.Intent, 5)
+	for n := range ins {
+		in := catest.Intent(n)
+		in.Profile, in.Requester.Actor = "p"+in.ID[:1], "acme:account/"+in.ID
+		in.NotBefore, in.NotAfter = in.CreatedAt.Add(time.Duration(n)*time.Hour), in.CreatedAt.Add(time.Duration(10*n)*time.Hour)
+		if n == 4 {
+			in.SPKIHash = ins[1].SPKIHash
+		}
+		ins[n] = in
+		caOK(t, c.PlainLedger().Begin(t.Context(), in))
+		caOK(t, c.PlainLedger().Commit(t.Context(), in, catest.Signed(in)))
+	}
+	caOK(t, caRevoke(t, c, ins[0], ca.CertificateHold))
+	caOK(t, caRevoke(t, c, ins[1], ca.Superseded))
+	incidents := store.NewIncidents(db)
+	_, _, err := incidents.CreateIncident(t.Context(), ca.Incident{Name: "some", Selector: ca.Selector{Listed: true}, CreatedAt: time.Now()},
+		audit.New("test", "incident.created", "incident/some", nil))
+	caOK(t, err)
+	_, _, err = incidents.AddIncidentSerials(t.Context(), "some", []ca.Serial{ins[3].Serial, ins[1].Serial}, audit.New("test", "incident.serials-added", "incident/some", nil))
+	caOK(t, err)
+	for _, tt := range []struct {
+		q    ca.ListQuery
+		want []int
+	}{
+		{ca.ListQuery{Requester: ins[2].Requester.Actor}, []int{2}},
+		{ca.ListQuery{Profile: "none"}, nil},
+		{ca.ListQuery{Profile: ins[3].Profile, Requester: ins[3].Requester.Actor}, []int{3}},
+		{ca.ListQuery{SPKIHash: fmt.Sprintf("%x", ins[1].SPKIHash)}, []int{4, 1}},
+		{ca.ListQuery{ListedBy: "some"}, []int{3, 1}},
+		{ca.ListQuery{ListedBy: "some", Unrevoked: true}, []int{3}},
+		{ca.ListQuery{ListedBy: "none"}, nil},
+		{ca.ListQuery{Reason: ca.CertificateHold}, []int{0}},
+		{ca.ListQuery{IssuedAfter: ins[1].CreatedAt, IssuedBefore: ins[3].CreatedAt}, []int{2, 1}},
+		{ca.ListQuery{NotBeforeFrom: ins[2].NotBefore, NotBeforeTo: ins[4].NotBefore}, []int{3, 2}},
+		{ca.ListQuery{NotAfterFrom: ins[3].NotAfter}, []int{4, 3}},
+	} {
+		tt.q.Limit = 1
+		caWant(t, caList(t, c, tt.q), tt.want...)
+	}
 }
 
 func caManyNames(t *testing.T, db *store.DB) {
