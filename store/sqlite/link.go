@@ -164,6 +164,9 @@ type pool struct {
 }
 
 func (p *pool) borrow(ctx context.Context) (*link, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	select {
 	case p.seats <- struct{}{}:
 	case <-ctx.Done():
