@@ -71,6 +71,7 @@ type Authority struct {
 	log            *slog.Logger
 	metrics        *metrics
 	turn           atomic.Uint64 // whose turn it is among issuers
+	verified       memo          // the CSRs whose signatures hold
 
 	mu        sync.Mutex // guards what follows
 	onRevoke  []func(Revoked)

@@ -46,7 +46,7 @@ func (a *Authority) CheckCSR(ctx context.Context, profile string, der []byte, id
 	if err := a.checkKey(ctx, p, csr.PublicKey); err != nil {
 		return nil, asBadCSR(err)
 	}
-	if err := csr.CheckSignature(); err != nil {
+	if err := a.verified.once(der, csr.CheckSignature); err != nil {
 		return nil, badCSR(err, "the CSR's signature does not verify under its own key")
 	}
 	return csr.PublicKey, checkCSRNames(csr, ids)
