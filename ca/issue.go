@@ -302,7 +302,7 @@ func (a *Authority) prepare(ctx context.Context, o *order) (Intent, draft, error
 	if err != nil {
 		return Intent{}, draft{}, err
 	}
-	d, err := o.issuer.drafter.draft(template, o.pub)
+	d, err := o.issuer.drafter.endEntity(template, o.pub)
 	if err != nil {
 		return Intent{}, draft{}, err
 	}
