@@ -1,6 +1,13 @@
 package acme
 
 import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -8,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	jose "github.com/go-jose/go-jose/v4"
 
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/keys"
@@ -65,6 +74,72 @@ func FuzzMembers(f *testing.F) {
 		}
 		if len(m) != len(want) {
 			t.Fatalf("%q: %d members; want %d", b, len(m), len(want))
+		}
+	})
+}
+
+// A signature holds for us if and only if it does for go-jose, whatever octets it
+// or what it is over has.
+func FuzzVerifyAsGoJose(f *testing.F) {
+	keys := map[jose.SignatureAlgorithm]crypto.Signer{}
+	for alg, c := range map[jose.SignatureAlgorithm]elliptic.Curve{jose.ES256: elliptic.P256(), jose.ES384: elliptic.P384(), jose.ES512: elliptic.P521()} {
+		k, err := ecdsa.GenerateKey(c, rand.Reader)
+		if err != nil {
+			f.Fatal(err)
+		}
+		keys[alg] = k
+	}
+	r, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		f.Fatal(err)
+	}
+	_, ed, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	keys[jose.RS256], keys[jose.EdDSA] = r, ed
+	for i := range 2 * len(algorithms) {
+		f.Add(uint8(i), []byte("{}"), uint16(0), byte(0), uint8(0))
+		f.Add(uint8(i), []byte(""), uint16(i), byte(1), uint8(0))
+		f.Add(uint8(i), []byte("x"), uint16(31), byte(0x80), uint8(1))
+		f.Add(uint8(i), []byte("x"), uint16(33), byte(0), uint8(3))
+	}
+	f.Fuzz(func(t *testing.T, n uint8, payload []byte, at uint16, flip byte, cut uint8) {
+		alg := algorithms[int(n)%len(algorithms)]
+		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: keys[alg]}, (&jose.SignerOptions{}).WithHeader("kid", "k").WithHeader("url", "u"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		signed, err := signer.Sign(payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text map[string]string
+		if err := json.Unmarshal([]byte(signed.FullSerialize()), &text); err != nil {
+			t.Fatal(err)
+		}
+		sig := signed.Signatures[0].Signature
+		sig[int(at)%len(sig)] ^= flip
+		sig = sig[:len(sig)-int(cut)%len(sig)]
+		text["signature"] = b64url(sig)
+		raw, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := parseMessage(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := m.verify(&jose.JSONWebKey{Key: keys[alg].Public()})
+		theirs, joseErr := jose.ParseSigned(string(raw), algorithms)
+		if joseErr == nil {
+			_, joseErr = theirs.Verify(keys[alg].Public())
+		}
+		if (err == nil) != (joseErr == nil) {
+			t.Fatalf("%s: %v; go-jose: %v", alg, err, joseErr)
+		}
+		if err == nil && !bytes.Equal(got, payload) {
+			t.Fatalf("%s: payload %q", alg, got)
 		}
 	})
 }
