@@ -1,6 +1,7 @@
 package acme
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
@@ -211,13 +212,36 @@ func (s *Server) startChallenge(r *http.Request, req request, a Authorization, t
 			return a, err
 		default:
 			a.Challenge, a.Lease = t, lease // all that moved and is shown
-			if c := (claimed{a.ID, a.AccountID, lease}); !s.validations.offer(c) {
-				s.giveBack(r.Context(), c)
+			if provenByAnswer(t) {
+				a.Answer = req.payload
 			}
+			a = s.validateFor(r.Context(), a, req.thumbprint)
 		}
 	}
 	if a.Challenge != t && a.Status == AuthzPending {
 		return a, malformed("another challenge of this authorization is being validated")
 	}
 	return a, nil
+}
+
+// validateFor has the crew validate what a client just started, and waits a
+// little for the outcome: with it the client need not ask again. Who is still
+// told that it is processing is told to wait for as long.
+func (s *Server) validateFor(ctx context.Context, a Authorization, thumbprint string) Authorization {
+	c := claimed{id: a.ID, account: a.AccountID, lease: a.Lease, begun: &begun{a, thumbprint, make(chan Authorization, 1)}}
+	if !s.validations.offer(c) {
+		s.giveBack(ctx, c)
+		return a
+	}
+	wait := time.NewTimer(s.cfg.ValidationWait)
+	defer wait.Stop()
+	select {
+	case now, ok := <-c.begun.outcome:
+		if ok {
+			return now
+		}
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	return a
 }

@@ -22,11 +22,13 @@ type Devices interface {
 // beginChallenge notes that the client is ready. Only the answers that prove
 // something are kept.
 func (s *Server) beginChallenge(ctx context.Context, id string, t ChallengeType, answer []byte, lease, now time.Time) error {
-	if t == DeviceAttest01 || t == OnionCSR01 {
+	if provenByAnswer(t) {
 		return s.store.AnswerChallenge(ctx, id, t, answer, lease, now)
 	}
 	return s.store.StartChallenge(ctx, id, t, lease, now)
 }
+
+func provenByAnswer(t ChallengeType) bool { return t == DeviceAttest01 || t == OnionCSR01 }
 
 // checkAttestedKey says whether pub is the key that the order's devices proved
 // to hold (draft-ietf-acme-device-attest): what else were the attestation worth?

@@ -69,6 +69,7 @@ type Config struct {
 	ValidationWorkers int           // default 16; one account has less than half of them
 	ValidationQueue   int           // default four for each worker; what is beyond waits in the database
 	ValidationTimeout time.Duration // of one validation, default 60 s
+	ValidationWait    time.Duration // how long a client that starts a validation waits for its outcome, default 1 s, negative: not at all
 	FinalizeSlots     int           // issuances at a time, default 16
 	FinalizeWait      time.Duration // how long a client waits for its certificate, default 10 s
 	IssuanceQueue     int           // clients who wait for a slot, default 256; what is beyond is put off at once
@@ -254,6 +255,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.ValidationWorkers, 16)
 	setDefault(&c.ValidationQueue, 4*c.ValidationWorkers)
 	setDefault(&c.ValidationTimeout, time.Minute)
+	setDefault(&c.ValidationWait, retrySoon)
 	setDefault(&c.FinalizeSlots, 16)
 	setDefault(&c.FinalizeWait, 10*time.Second)
 	setDefault(&c.IssuanceQueue, 256)

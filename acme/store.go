@@ -283,6 +283,15 @@ type Validated struct {
 	Failure     *Failure  // counts if it failed; nil: no pausing
 }
 
+// of is the authorization with its outcome, as far as it is shown.
+func (v Validated) of(a Authorization) Authorization {
+	a.Status, a.Validated, a.Expires, a.Error = AuthzValid, v.At, v.Expires, nil
+	if v.Failed != nil {
+		a.Status, a.Validated, a.Error = AuthzInvalid, time.Time{}, v.Failed
+	}
+	return a
+}
+
 // A Sweep is one round of cleaning.
 type Sweep struct {
 	Now     time.Time

@@ -33,6 +33,14 @@ type claimed struct {
 	id      string
 	account string
 	lease   time.Time
+	begun   *begun // nil: by an earlier request, or by another process
+}
+
+// begun is a validation that a request waits for, and what that request knows.
+type begun struct {
+	authz      Authorization
+	thumbprint string             // of the account
+	outcome    chan Authorization // has room for one; closed if none is known
 }
 
 func newQueue(n int, hold time.Duration) *queue {
@@ -239,7 +247,7 @@ func (s *Server) takeValidation(ctx context.Context, a Authorization) {
 		}
 		return
 	}
-	s.validateInTurn(ctx, claimed{a.ID, a.AccountID, lease})
+	s.validateInTurn(ctx, claimed{id: a.ID, account: a.AccountID, lease: lease})
 }
 
 // dispatchValidations starts what clients say is ready, as far as there is room. The rest
@@ -285,6 +293,9 @@ func (s *Server) giveBackQueued(ctx context.Context) {
 
 // giveBack lets somebody else, or our next start, validate at once.
 func (s *Server) giveBack(ctx context.Context, c claimed) {
+	if c.begun != nil {
+		close(c.begun.outcome)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if err := s.store.GiveBackLease(ctx, c.id, c.lease, s.now()); err != nil && !isMoved(err) {
@@ -295,7 +306,7 @@ func (s *Server) giveBack(ctx context.Context, c claimed) {
 
 // validate makes one validation and writes its outcome.
 func (s *Server) validate(ctx context.Context, c claimed) error {
-	a, err := s.store.Authorization(ctx, c.id)
+	a, thumbprint, err := s.readClaimed(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -307,14 +318,36 @@ func (s *Server) validate(ctx context.Context, c claimed) error {
 			return err
 		}
 	}
-	begun := s.now()
-	rec, problem := s.look(ctx, a)
+	from := s.now()
+	rec, problem := s.look(ctx, a, thumbprint)
 	if ctx.Err() != nil {
 		s.giveBack(ctx, c)
 		return nil
 	}
-	return s.finishValidation(ctx, a, c.lease, begun, rec, problem)
+	now, err := s.finishValidation(ctx, a, c.lease, from, rec, problem)
+	if err == nil && c.begun != nil {
+		c.begun.outcome <- now
+	}
+	return err
 }
+
+// readClaimed returns what is to be validated, and the thumbprint of its account's
+// key. What the request knew that began it is read anew only once it has waited: if
+// it is no longer ours, its outcome counts for nothing.
+func (s *Server) readClaimed(ctx context.Context, c claimed) (a Authorization, thumbprint string, err error) {
+	if b := c.begun; b != nil && s.now().Sub(b.authz.Lease.Add(-s.validations.hold)) < fresh {
+		return b.authz, b.thumbprint, nil
+	}
+	if a, err = s.store.Authorization(ctx, c.id); err != nil {
+		return a, "", err
+	}
+	acct, err := s.store.Account(ctx, a.AccountID)
+	return a, acct.Thumbprint, err
+}
+
+// fresh is how long what a request read needs not be read again before somebody
+// is asked.
+const fresh = time.Second
 
 func (s *Server) renew(ctx context.Context, c claimed) (time.Time, error) {
 	until := s.now().Add(s.validations.hold)
@@ -322,7 +355,7 @@ func (s *Server) renew(ctx context.Context, c claimed) (time.Time, error) {
 }
 
 // look asks the validator, within bounds.
-func (s *Server) look(ctx context.Context, a Authorization) (rec ValidationRecord, problem *Problem) {
+func (s *Server) look(ctx context.Context, a Authorization, thumbprint string) (rec ValidationRecord, problem *Problem) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ValidationTimeout)
 	defer cancel()
 	rec = ValidationRecord{Type: a.Challenge, Name: a.Identifier.Value, At: s.now()}
@@ -335,14 +368,9 @@ func (s *Server) look(ctx context.Context, a Authorization) (rec ValidationRecor
 	if a.Attempts > maxAttempts {
 		return rec, &Problem{Type: ServerInternal, Detail: "the validation was begun several times and never ended"}
 	}
-	acct, err := s.store.Account(ctx, a.AccountID)
-	if err != nil {
-		s.log.ErrorContext(ctx, "reading account for validation", slog.String("account", a.AccountID), slog.Any("error", err))
-		return rec, &Problem{Type: ServerInternal, Detail: "the validation failed inside the server"}
-	}
 	rec, problem = s.cfg.Validator.Validate(ctx, Validation{
 		Type: a.Challenge, Identifier: a.Identifier, Wildcard: a.Wildcard || a.Subdomains, Token: a.Token,
-		KeyAuthorization: a.Token + "." + acct.Thumbprint,
+		KeyAuthorization: a.Token + "." + thumbprint,
 		AccountID:        a.AccountID, AccountURL: s.accountURL(a.AccountID), Answer: a.Answer, IssuedAt: a.CreatedAt,
 	})
 	if problem == nil {
@@ -351,7 +379,8 @@ func (s *Server) look(ctx context.Context, a Authorization) (rec ValidationRecor
 	return rec, problem
 }
 
-func (s *Server) finishValidation(ctx context.Context, a Authorization, lease, begun time.Time, rec ValidationRecord, problem *Problem) error {
+// finishValidation writes the outcome and returns the authorization with it.
+func (s *Server) finishValidation(ctx context.Context, a Authorization, lease, from time.Time, rec ValidationRecord, problem *Problem) (Authorization, error) {
 	now := s.now()
 	v := Validated{
 		AuthzID: a.ID, OrderID: a.OrderID, Lease: lease, At: now,
@@ -362,7 +391,7 @@ func (s *Server) finishValidation(ctx context.Context, a Authorization, lease, b
 		v.Expires = rec.Until
 	}
 	if rec.CAA != nil && problem == nil {
-		v.CAAAt = begun
+		v.CAAAt = from
 	}
 	outcome, action := "valid", "authorization.validated"
 	if problem != nil {
@@ -383,14 +412,14 @@ func (s *Server) finishValidation(ctx context.Context, a Authorization, lease, b
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	if err := s.store.FinishValidation(ctx, v, e); err != nil {
-		return err
+		return a, err
 	}
 	s.metrics.validations.WithLabelValues(string(a.Challenge), outcome).Inc()
 	if problem != nil {
 		s.log.InfoContext(ctx, "validation failed", slog.String("authorization", a.ID), slog.String("name", a.name().Value),
 			slog.String("challenge", string(a.Challenge)), slog.String("account", a.AccountID), slog.Any("record", rec), slog.Any("error", problem))
 	}
-	return nil
+	return v.of(a), nil
 }
 
 const (
