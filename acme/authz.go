@@ -129,11 +129,11 @@ func newToken() string {
 
 // authorization answers POST-as-GET and deactivation (RFC 8555 §7.5, §7.5.2).
 func (s *Server) authorization(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.accountRequest(r)
+	c, err := s.claimByAccount(r, s.step())
 	if err != nil {
 		return err
 	}
-	a, err := s.ownAuthorization(r, req)
+	req, a, err := s.ownAuthorization(r, c)
 	if err != nil {
 		return err
 	}
@@ -173,11 +173,11 @@ func (s *Server) deactivateAuthorization(r *http.Request, req request, a Authori
 // challenge answers POST-as-GET of a challenge, and starts its validation when
 // the client says that it is ready (RFC 8555 §7.5.1).
 func (s *Server) challenge(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.accountRequest(r)
+	c, err := s.claimByAccount(r, s.step())
 	if err != nil {
 		return err
 	}
-	a, err := s.ownAuthorization(r, req)
+	req, a, err := s.ownAuthorization(r, c)
 	if err != nil {
 		return err
 	}

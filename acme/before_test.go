@@ -3,6 +3,7 @@ package acme_test
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -105,8 +106,8 @@ func TestASlowedDownAccountIsRefusedBeforeAnythingIsLookedUp(t *testing.T) {
 		theirs.location(), theirs.strs("authorizations")[0], owner.kid + "/orders", w.url("order/" + audit.NewID()), w.url("cert/" + audit.NewID()),
 	} {
 		c.get(url).problem(429, "rateLimited")
-		if asked := q.all(); len(asked) != 1 || asked[0] != "Account" {
-			t.Errorf("%s: the store was asked %q, want only for who asks", url, asked)
+		if asked := q.all(); slices.ContainsFunc(asked, func(q string) bool { return q != "Account" }) {
+			t.Errorf("%s: the store was asked %q, want for who asks at most", url, asked)
 		}
 	}
 	if n := entries() - before; n != 0 {

@@ -3,33 +3,27 @@ package acme
 import (
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
-
-	"github.com/secsy-pki/secsy-pki/ca"
 )
 
 // certificate answers with a chain, end entity first (RFC 8555 §7.4.2). Those
 // to other roots are at the certificate's URL, a slash and their number.
 func (s *Server) certificate(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.readRequest(r)
+	c, err := s.claimByAccount(r, s.step())
+	if err != nil {
+		return err
+	}
+	if err := mustBeEmpty(c.req); err != nil {
+		return err
+	}
+	req, rec, err := own(s, r, c, s.store.CertificateBy)
 	if err != nil {
 		return err
 	}
 	id, number := pathValue(r, "id"), pathValue(r, "chain")
-	if !isID(id) {
-		return s.notTheirs(r.Context(), req)
-	}
-	rec, err := s.store.CertificateOf(r.Context(), actor(req.account.ID), id)
-	if errors.Is(err, ca.ErrNotFound) {
-		return s.notTheirs(r.Context(), req)
-	}
-	if err != nil {
-		return err
-	}
 	issuer, ok := s.ca.Issuer(rec.Issuer)
 	if !ok {
 		return fmt.Errorf("certificate %s: issuer %s is not configured", rec.ID, rec.Issuer)

@@ -19,11 +19,11 @@ import (
 
 // order answers POST-as-GET of an order, and cancels its renewal.
 func (s *Server) order(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.accountRequest(r)
+	c, err := s.claimByAccount(r, s.step())
 	if err != nil {
 		return err
 	}
-	o, err := s.ownOrder(r, req)
+	req, o, err := s.ownOrder(r, c)
 	if err != nil {
 		return err
 	}
@@ -39,11 +39,11 @@ func (s *Server) order(w http.ResponseWriter, r *http.Request) error {
 // accepted the client's leaving changes nothing: the order is processing and
 // ends valid or invalid.
 func (s *Server) finalize(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.finalizeRequest(r)
+	c, err := s.claimByAccount(r, s.finalizing())
 	if err != nil {
 		return err
 	}
-	o, err := s.ownOrder(r, req)
+	req, o, err := s.ownOrder(r, c)
 	if err != nil {
 		return err
 	}
@@ -57,27 +57,25 @@ func (s *Server) finalize(w http.ResponseWriter, r *http.Request) error {
 	if err := s.mayStill(req.account, o); err != nil {
 		return err
 	}
-	if err := s.checkCSR(r.Context(), o, csr); err != nil {
+	if err := s.checkCSR(r.Context(), &o, csr); err != nil {
 		return err
 	}
 	if err := s.checkOnions(r.Context(), o, words); err != nil {
 		return err
 	}
 	o.CSR, o.CSRHash = csr, hashCSR(csr)
-	// Asked of the certificates, not of the orders, which are purged.
-	if !o.Renewal {
-		if o.Renewal, err = s.store.HasCertificate(r.Context(), actor(o.AccountID), o.Identifiers, s.now()); err != nil {
-			return err
-		}
-	}
-	if err := s.issueWithin(r.Context(), o, s.cfg.FinalizeWait); err != nil {
+	switch c, err := s.issueWithin(r.Context(), o, s.cfg.FinalizeWait); {
+	case err != nil:
 		return err
+	case c.ID != "": // as CommitIssue has written it
+		o.Status, o.CertificateID, o.Serial = OrderValid, c.ID, c.Serial
+		return s.writeOrder(w, http.StatusOK, o)
 	}
 	return s.reportFinalized(w, r, o)
 }
 
-// reportFinalized reads what became of the order, for the winner of the claim
-// and for whoever lost it.
+// reportFinalized reads what became of the order, for who won the claim and got no
+// certificate yet, and for whoever lost it.
 func (s *Server) reportFinalized(w http.ResponseWriter, r *http.Request, o Order) error {
 	now, err := s.readOrder(r.Context(), o.ID)
 	if err != nil {
@@ -116,16 +114,17 @@ func readCSR(req request) ([]byte, map[string]OnionCAA, error) {
 	return der, body.OnionCAA, nil
 }
 
-// checkCSR leaves the order ready: the client may come again with a better one.
-func (s *Server) checkCSR(ctx context.Context, o Order, csr []byte) error {
+// checkCSR leaves the order ready: the client may come again with a better one. It
+// notes in o whether it is a renewal.
+func (s *Server) checkCSR(ctx context.Context, o *Order, csr []byte) error {
 	pub, err := s.ca.CheckCSR(ctx, o.Profile, csr, o.Identifiers)
 	if err != nil {
 		return inCSR(err)
 	}
-	if err := checkOnionKey(o, pub); err != nil {
+	if err := checkOnionKey(*o, pub); err != nil {
 		return err
 	}
-	if err := s.checkAttestedKey(ctx, o, pub); err != nil {
+	if err := s.checkAttestedKey(ctx, *o, pub); err != nil {
 		return err
 	}
 	// RFC 8555 §11.1: the key of an account, this one's or another's, is not
@@ -134,12 +133,14 @@ func (s *Server) checkCSR(ctx context.Context, o Order, csr []byte) error {
 	if err != nil {
 		return &Problem{Type: BadCSR, Detail: "the CSR's key is of a kind not known here", Err: err}
 	}
-	switch taken, err := s.store.IsAccountKey(ctx, t); {
-	case err != nil:
+	facts, err := s.store.Facts(ctx, FactsQuery{Thumbprint: t, Requester: actor(o.AccountID), Names: o.Identifiers, Now: s.now()})
+	if err != nil {
 		return err
-	case taken:
+	}
+	if facts.AccountKey {
 		return &Problem{Type: BadCSR, Detail: "the CSR's key is the key of an account; make a new one (RFC 8555 §11.1)"}
 	}
+	o.Renewal = o.Renewal || facts.Held
 	return nil
 }
 
@@ -152,48 +153,55 @@ func inCSR(err error) error {
 }
 
 // issueWithin issues the order and waits for at most d. What is not done by
-// then is parked: the order is durably processing, whoever works on it.
-// The error is a refusal of an order that stays ready.
-func (s *Server) issueWithin(ctx context.Context, o Order, d time.Duration) error {
+// then is parked: the order is durably processing, whoever works on it, and there is
+// no certificate. The error is a refusal of an order that stays ready.
+func (s *Server) issueWithin(ctx context.Context, o Order, d time.Duration) (ca.Certificate, error) {
 	at, err := s.backlog.enter(o)
 	if err != nil {
 		s.metrics.order("turned_away")
-		return err
+		return ca.Certificate{}, err
 	}
 	defer at.leave()
+	parked := func(due time.Time) (ca.Certificate, error) { return ca.Certificate{}, s.park(ctx, o, at, due) }
 	// CAA records are asked for anew beside the request, as all that waits for
 	// strangers' servers.
 	if known, err := s.caaKnown(ctx, &o); err != nil {
-		return err
+		return ca.Certificate{}, err
 	} else if !known {
-		return s.park(ctx, o, at, s.now())
+		return parked(s.now())
 	}
 	wait, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	done, err := s.issueInTurn(wait, o, at)
 	if err != nil {
 		if ctx.Err() != nil {
-			return ctx.Err() // nobody waits for an answer, and none was promised
+			return ca.Certificate{}, ctx.Err() // nobody waits for an answer, and none was promised
 		}
-		return s.park(ctx, o, at, s.now())
+		return parked(s.now())
 	}
 	select {
-	case err := <-done:
-		return s.afterIssue(ctx, o, at, err)
+	case got := <-done:
+		return got.certificate, s.afterIssue(ctx, o, at, got.err)
 	case <-wait.Done():
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return ca.Certificate{}, ctx.Err()
 		}
 		// Not before the try that goes on has ended.
-		return s.park(ctx, o, at, s.now().Add(s.cfg.IssueTimeout))
+		return parked(s.now().Add(s.cfg.IssueTimeout))
 	}
 }
 
 var errClosing = errors.New("the server is shutting down")
 
+// issued is what came of an attempt.
+type issued struct {
+	certificate ca.Certificate
+	err         error
+}
+
 // issueInTurn waits for a seat and starts to issue. Run waits for what was
 // started, and nothing starts after that.
-func (s *Server) issueInTurn(wait context.Context, o Order, at *place) (<-chan error, error) {
+func (s *Server) issueInTurn(wait context.Context, o Order, at *place) (<-chan issued, error) {
 	release, err := s.seat(wait, o)
 	if err != nil {
 		return nil, err
@@ -202,11 +210,12 @@ func (s *Server) issueInTurn(wait context.Context, o Order, at *place) (<-chan e
 		release()
 		return nil, errClosing
 	}
-	done := make(chan error, 1)
+	done := make(chan issued, 1)
 	go func() {
 		defer s.underway.end()
 		defer release()
-		done <- s.issue(context.WithoutCancel(wait), o, at)
+		c, err := s.issue(context.WithoutCancel(wait), o, at)
+		done <- issued{c, err}
 	}()
 	return done, nil
 }
@@ -253,7 +262,7 @@ var errBegun = errors.New("issuance was begun")
 
 // issue makes one attempt, in a time of its own. A panic ends the attempt, not
 // the process: the recovery finds the order.
-func (s *Server) issue(ctx context.Context, o Order, at *place) (err error) {
+func (s *Server) issue(ctx context.Context, o Order, at *place) (c ca.Certificate, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.IssueTimeout)
 	defer cancel()
 	ctx = peer.WithIdentity(ctx, actor(o.AccountID)) // whose turn it is at the device, too
@@ -267,28 +276,28 @@ func (s *Server) issue(ctx context.Context, o Order, at *place) (err error) {
 		}
 	}()
 	if err := s.caaHolds(o); err != nil {
-		return err
+		return c, err
 	}
 	notBefore, notAfter := o.NotBefore, o.NotAfter
 	if o.AutoRenewal != nil {
 		notBefore, notAfter = o.AutoRenewal.first(s.now())
 	}
-	_, err = s.ca.Issue(ctx, ca.Request{
+	c, err = s.ca.Issue(ctx, ca.Request{
 		Profile: o.Profile, CSR: o.CSR, Identifiers: o.Identifiers, NotBefore: notBefore, NotAfter: notAfter,
 		Requester: requester(ctx, actor(o.AccountID)), Renewal: o.Renewal,
 	}, led)
 	s.noteIssuance(ctx, err)
 	if err == nil {
 		s.metrics.order("valid")
-		return nil
+		return c, nil
 	}
 	if led.begun {
 		if !busy(err) {
 			s.log.ErrorContext(ctx, "issuance failed after it was begun", slog.String("order", o.ID), slog.Any("error", err))
 		}
-		return errors.Join(errBegun, err)
+		err = errors.Join(errBegun, err)
 	}
-	return err
+	return ca.Certificate{}, err
 }
 
 // A ledger ties one issuance to its order. One goroutine uses it.
@@ -450,7 +459,8 @@ func (s *Server) resumeOnce(ctx context.Context, o Order) error {
 		closed := ClosedByOperator(s.now())
 		return s.settle(ctx, o, Verdict{Failed: &closed.Error, PurgeAt: closed.PurgeAt})
 	}
-	return s.issue(ctx, o, nil)
+	_, err := s.issue(ctx, o, nil)
+	return err
 }
 
 var errPanic = errors.New("issuance panicked")

@@ -11,21 +11,17 @@ import (
 // many at most: some kilooctets each.
 const keysCached = 2048
 
-// A keyCache remembers the keys of accounts, parsed. It goes by what the account's
-// row says that its key is now, so it is right whatever becomes of the account, here
-// or on another replica: a thumbprint is of one key only.
-type keyCache struct {
-	mu  sync.Mutex // guards both
-	now map[string]*jose.JSONWebKey
-	old map[string]*jose.JSONWebKey // what was not asked for since now began goes with it
-}
+// A keyCache remembers the keys of accounts, parsed, by their thumbprints. It is
+// right whatever becomes of an account, here or on another replica: a thumbprint is
+// of one key only.
+type keyCache struct{ *recent[*jose.JSONWebKey] }
 
-func newKeyCache() *keyCache { return &keyCache{now: make(map[string]*jose.JSONWebKey)} }
+func newKeyCache() *keyCache { return &keyCache{newRecent[*jose.JSONWebKey](keysCached)} }
 
 // of returns the key of a. An account that does not exist has a decoy's, which is
 // remembered like any other: who asks again and again learns nothing by the clock.
 func (c *keyCache) of(a Account) (*jose.JSONWebKey, error) {
-	if k := c.get(a.Thumbprint); k != nil {
+	if k, ok := c.get(a.Thumbprint); ok {
 		return k, nil
 	}
 	k, err := parseKey(a.Key)
@@ -37,28 +33,40 @@ func (c *keyCache) of(a Account) (*jose.JSONWebKey, error) {
 	return k, nil
 }
 
-func (c *keyCache) get(thumbprint string) *jose.JSONWebKey {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if k := c.now[thumbprint]; k != nil {
-		return k
-	}
-	k := c.old[thumbprint]
-	if k != nil {
-		c.putLocked(thumbprint, k)
-	}
-	return k
+// A recent remembers what was asked for lately: the last n at least, and never
+// more than twice as many.
+type recent[T any] struct {
+	n int
+
+	mu  sync.Mutex // guards both
+	now map[string]T
+	old map[string]T // what was not asked for since now began goes with it
 }
 
-func (c *keyCache) put(thumbprint string, k *jose.JSONWebKey) {
+func newRecent[T any](n int) *recent[T] { return &recent[T]{n: n, now: make(map[string]T)} }
+
+func (c *recent[T]) get(id string) (T, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.putLocked(thumbprint, k)
+	v, ok := c.now[id]
+	if ok {
+		return v, true
+	}
+	if v, ok = c.old[id]; ok {
+		c.putLocked(id, v)
+	}
+	return v, ok
 }
 
-func (c *keyCache) putLocked(thumbprint string, k *jose.JSONWebKey) {
-	if len(c.now) >= keysCached {
-		c.old, c.now = c.now, make(map[string]*jose.JSONWebKey, keysCached)
+func (c *recent[T]) put(id string, v T) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.putLocked(id, v)
+}
+
+func (c *recent[T]) putLocked(id string, v T) {
+	if _, ok := c.now[id]; !ok && len(c.now) >= c.n {
+		c.old, c.now = c.now, make(map[string]T, c.n)
 	}
-	c.now[thumbprint] = k
+	c.now[id] = v
 }

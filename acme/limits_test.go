@@ -649,9 +649,9 @@ func (q *questioned) Order(ctx context.Context, id string) (acme.Order, error) {
 	return q.Store.Order(ctx, id)
 }
 
-func (q *questioned) OrderOf(ctx context.Context, account, id string) (acme.Order, error) {
+func (q *questioned) OrderOf(ctx context.Context, by acme.Signer, id string) (acme.Order, error) {
 	q.note("OrderOf")
-	return q.Store.OrderOf(ctx, account, id)
+	return q.Store.OrderOf(ctx, by, id)
 }
 
 func (q *questioned) Authorization(ctx context.Context, id string) (acme.Authorization, error) {
@@ -659,14 +659,14 @@ func (q *questioned) Authorization(ctx context.Context, id string) (acme.Authori
 	return q.Store.Authorization(ctx, id)
 }
 
-func (q *questioned) AuthorizationOf(ctx context.Context, account, id string) (acme.Authorization, error) {
+func (q *questioned) AuthorizationOf(ctx context.Context, by acme.Signer, id string) (acme.Authorization, error) {
 	q.note("AuthorizationOf")
-	return q.Store.AuthorizationOf(ctx, account, id)
+	return q.Store.AuthorizationOf(ctx, by, id)
 }
 
-func (q *questioned) CertificateOf(ctx context.Context, requester, id string) (ca.Record, error) {
-	q.note("CertificateOf")
-	return q.Store.CertificateOf(ctx, requester, id)
+func (q *questioned) CertificateBy(ctx context.Context, by acme.Signer, id string) (ca.Record, error) {
+	q.note("CertificateBy")
+	return q.Store.CertificateBy(ctx, by, id)
 }
 
 func (q *questioned) Record(ctx context.Context, s ca.Serial) (ca.Record, error) {
@@ -703,6 +703,7 @@ func TestForeignAndMissingTakeTheSameWork(t *testing.T) {
 	missing := audit.NewID()
 	revocation := func(der []byte) map[string]any { return map[string]any{"certificate": b64(der)} }
 	stranger := w.stranger()
+	other.get(other.kid).want(200) // from now on it is remembered
 
 	for name, row := range map[string]struct {
 		c                *client

@@ -15,6 +15,7 @@ import (
 
 	jose "github.com/go-jose/go-jose/v4"
 
+	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/peer"
 )
 
@@ -39,39 +40,77 @@ func (q request) decode(v any) error {
 	return nil
 }
 
-// accountRequest reads a request signed by a valid account, one step of an order.
-func (s *Server) accountRequest(r *http.Request) (request, error) {
-	return s.signedByAccount(r, terms{class: s.classes.steps, budget: true})
+// A claim is a request whose signature held under the key that its account had
+// when it was last read. Since then the account may have ended, or changed its key,
+// on another replica, too: nothing may be done for a claim until the store has said,
+// by what it gives away only to who signed so, that it is still right.
+type claim struct {
+	req        request
+	terms      terms
+	remembered bool // the account was not read for this request
 }
 
-// finalizeRequest is accountRequest for finalizing. The client has done all
-// that it has to: its own order is never refused for the account's limits, so
-// they are only heard of if the order is not its own.
-func (s *Server) finalizeRequest(r *http.Request) (request, error) {
-	return s.signedByAccount(r, terms{class: s.classes.steps, budget: true, hold: true})
-}
+func (c claim) signer() Signer { return Signer{c.req.account.ID, c.req.thumbprint} }
 
+// step and finalizing are on what terms most requests are admitted. The client that
+// finalizes has done all that it has to: its own order is never refused for the
+// account's limits, so they are only heard of if the order is not its own.
+func (s *Server) step() terms       { return terms{class: s.classes.steps, budget: true} }
+func (s *Server) finalizing() terms { return terms{class: s.classes.steps, budget: true, hold: true} }
+
+// signedByAccount reads a request signed by a valid account.
 func (s *Server) signedByAccount(r *http.Request, t terms) (request, error) {
-	m, err := s.readMessage(r, t)
+	c, err := s.claimByAccount(r, t)
 	if err != nil {
 		return request{}, err
 	}
+	return s.confirm(r, c)
+}
+
+func (s *Server) claimByAccount(r *http.Request, t terms) (claim, error) {
+	m, err := s.readMessage(r, t)
+	if err != nil {
+		return claim{}, err
+	}
 	if m.key != nil {
-		return request{}, malformed(`this request must be signed by an account: "kid", not "jwk" (RFC 8555 §6.2)`)
+		return claim{}, malformed(`this request must be signed by an account: "kid", not "jwk" (RFC 8555 §6.2)`)
 	}
 	return s.verifyByAccount(r, m, t)
 }
 
+// confirm reads the account, unless it was read for this request.
+func (s *Server) confirm(r *http.Request, c claim) (request, error) {
+	if !c.remembered {
+		return c.req, mustBeValid(c.req.account)
+	}
+	a, err := s.store.Account(r.Context(), c.req.account.ID)
+	switch {
+	case isNotFound(err):
+		return request{}, noAccount()
+	case err != nil:
+		return request{}, err
+	case a.Thumbprint != c.req.thumbprint:
+		s.failedProof(r, c.terms)
+		return request{}, wrongSignature("")
+	}
+	c.req.account = a
+	return c.req, mustBeValid(a)
+}
+
 // readRequest reads a POST-as-GET (RFC 8555 §6.3).
 func (s *Server) readRequest(r *http.Request) (request, error) {
-	req, err := s.accountRequest(r)
+	req, err := s.signedByAccount(r, s.step())
 	if err != nil {
 		return request{}, err
 	}
+	return req, mustBeEmpty(req)
+}
+
+func mustBeEmpty(req request) error {
 	if len(req.payload) > 0 {
-		return request{}, onlyRead()
+		return onlyRead()
 	}
-	return req, nil
+	return nil
 }
 
 func onlyRead() *Problem {
@@ -99,7 +138,11 @@ func (s *Server) eitherRequest(r *http.Request, t terms) (request, error) {
 	if m.key != nil {
 		return s.verifyByKey(r, m, t)
 	}
-	return s.verifyByAccount(r, m, t)
+	c, err := s.verifyByAccount(r, m, t)
+	if err != nil {
+		return request{}, err
+	}
+	return s.confirm(r, c)
 }
 
 func (s *Server) readMessage(r *http.Request, t terms) (m *message, err error) {
@@ -140,44 +183,77 @@ func timedOut(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || ok && n.Timeout()
 }
 
-func (s *Server) verifyByAccount(r *http.Request, m *message, t terms) (request, error) {
+func (s *Server) verifyByAccount(r *http.Request, m *message, t terms) (claim, error) {
 	id, ok := strings.CutPrefix(m.kid, s.accountURL(""))
 	if !ok || id == "" || strings.ContainsAny(id, "/?#") {
-		return request{}, malformed(`"kid" is not the URL of an account of this server, which begins with ` + s.accountURL(""))
+		return claim{}, malformed(`"kid" is not the URL of an account of this server, which begins with ` + s.accountURL(""))
 	}
 	if !isID(id) {
 		s.failedProof(r, t)
-		return request{}, noAccount()
+		return claim{}, noAccount()
 	}
 	held := s.claimed(r, t, id)
 	if held != nil && !t.hold {
-		return request{}, held
+		return claim{}, held
 	}
-	a, err := s.store.Account(r.Context(), id)
+	c, err := s.whoSigned(r, m, id, t)
 	if isNotFound(err) {
-		return request{}, s.nobody(r, m, t)
+		return claim{}, s.nobody(r, m, t)
 	}
 	if err != nil {
-		return request{}, err
+		return claim{}, err
 	}
-	key, err := s.keys.of(a)
-	if err != nil {
-		return request{}, err
-	}
-	req, err := s.verified(r, m, key, t)
-	if err != nil {
-		return request{}, err
-	}
+	a := c.req.account
 	peer.Annotate(r.Context(), "account", a.ID)
-	req.account, req.thumbprint = a, a.Thumbprint
 	if err := s.proven(r, t, a); err != nil {
 		if !t.hold {
-			return request{}, err
+			return claim{}, err
 		}
 		held = err
 	}
-	req.held = held
-	return req, mustBeValid(a)
+	c.req.held = held
+	if a.Status == AccountValid {
+		s.accounts.put(a.ID, a)
+	}
+	return c, nil
+}
+
+// whoSigned verifies m under the key of its account, as it is remembered if it is:
+// only if that does not hold, or nothing is remembered, is the account read.
+func (s *Server) whoSigned(r *http.Request, m *message, id string, t terms) (claim, error) {
+	a, remembered := s.accounts.get(id)
+	if !remembered {
+		var err error
+		if a, err = s.store.Account(r.Context(), id); err != nil {
+			return claim{}, err
+		}
+	}
+	req, wrong, err := s.verifiedBy(r, m, a, t)
+	if wrong != nil && remembered {
+		old := a.Thumbprint
+		if a, err = s.store.Account(r.Context(), id); err == nil && a.Thumbprint != old {
+			req, wrong, err = s.verifiedBy(r, m, a, t)
+		}
+		remembered = false
+	}
+	if err == nil && wrong != nil {
+		s.failedProof(r, t)
+		err = wrong
+	}
+	if err != nil {
+		return claim{}, err
+	}
+	req, err = s.bound(r, m, req, t)
+	return claim{req: req, terms: t, remembered: remembered}, err
+}
+
+func (s *Server) verifiedBy(r *http.Request, m *message, a Account, t terms) (req request, wrong, err error) {
+	key, err := s.keys.of(a)
+	if err != nil {
+		return request{}, nil, err
+	}
+	payload, wrong, err := s.verify(r, m, key, t)
+	return request{account: a, key: key, thumbprint: a.Thumbprint, payload: payload}, wrong, err
 }
 
 // nobody is the answer to an account that does not exist, after as much work as
@@ -209,19 +285,28 @@ func (s *Server) verifyByKey(r *http.Request, m *message, t terms) (request, err
 	return req, nil
 }
 
-// verified checks what binds the message to this very request. The nonce comes
-// last: a stranger must not be able to spend one that he only saw.
+// verified checks a message that is signed by key.
 func (s *Server) verified(r *http.Request, m *message, key *jose.JSONWebKey, t terms) (request, error) {
-	var payload []byte
-	err := s.compute(r, t, func() (err error) {
-		if payload, err = m.verify(key); err != nil {
-			s.failedProof(r, t)
-		}
-		return err
-	})
+	payload, wrong, err := s.verify(r, m, key, t)
 	if err != nil {
 		return request{}, err
 	}
+	if wrong != nil {
+		s.failedProof(r, t)
+		return request{}, wrong
+	}
+	return s.bound(r, m, request{key: key, payload: payload}, t)
+}
+
+// verify checks the signature in its turn; wrong says what is wrong with it.
+func (s *Server) verify(r *http.Request, m *message, key *jose.JSONWebKey, t terms) (payload []byte, wrong, err error) {
+	err = s.compute(r, t, func() error { payload, wrong = m.verify(key); return nil })
+	return payload, wrong, err
+}
+
+// bound checks what binds the message to this very request. The nonce comes
+// last: a stranger must not be able to spend one that he only saw.
+func (s *Server) bound(r *http.Request, m *message, req request, t terms) (request, error) {
 	// RFC 8555 §6.4. The origin is configured: what the client, or a proxy,
 	// says in Host or Forwarded has no part in it.
 	if m.url != s.origin+r.URL.RequestURI() {
@@ -234,7 +319,7 @@ func (s *Server) verified(r *http.Request, m *message, key *jose.JSONWebKey, t t
 		// acme.sh knows this error by these words.
 		return request{}, &Problem{Type: BadNonce, Detail: "JWS has an invalid anti-replay nonce; try again with the one in this answer", Err: err}
 	}
-	return request{key: key, payload: payload}, nil
+	return req, nil
 }
 
 // checkAccountKey applies the rules for certified keys to account keys.
@@ -256,19 +341,34 @@ func isID(id string) bool {
 }
 
 // ownOrder finds the order in the path, if it is the account's.
-func (s *Server) ownOrder(r *http.Request, req request) (Order, error) {
-	id := pathValue(r, "id")
-	if !isID(id) {
-		return Order{}, s.notTheirs(r.Context(), req)
+func (s *Server) ownOrder(r *http.Request, c claim) (request, Order, error) {
+	req, o, err := own(s, r, c, s.store.OrderOf)
+	return req, o.At(s.now()), err
+}
+
+func (s *Server) ownAuthorization(r *http.Request, c claim) (request, Authorization, error) {
+	req, a, err := own(s, r, c, s.store.AuthorizationOf)
+	return req, a.At(s.now()), err
+}
+
+// own reads what the path names, with which the store confirms who signed. If it
+// does not, because of the one or the other, the account comes first.
+func own[T any](s *Server, r *http.Request, c claim, read func(context.Context, Signer, string) (T, error)) (request, T, error) {
+	var none T
+	if id := pathValue(r, "id"); isID(id) {
+		v, err := read(r.Context(), c.signer(), id)
+		if err == nil {
+			return c.req, v, nil
+		}
+		if !isNotFound(err) && !errors.Is(err, ca.ErrNotFound) {
+			return request{}, none, err
+		}
 	}
-	o, err := s.store.OrderOf(r.Context(), req.account.ID, id)
-	if isNotFound(err) {
-		return Order{}, s.notTheirs(r.Context(), req)
-	}
+	req, err := s.confirm(r, c)
 	if err != nil {
-		return Order{}, err
+		return request{}, none, err
 	}
-	return o.At(s.now()), nil
+	return request{}, none, s.notTheirs(r.Context(), req)
 }
 
 func (s *Server) readOrder(ctx context.Context, id string) (Order, error) {
@@ -277,21 +377,6 @@ func (s *Server) readOrder(ctx context.Context, id string) (Order, error) {
 		return Order{}, err
 	}
 	return o.At(s.now()), nil
-}
-
-func (s *Server) ownAuthorization(r *http.Request, req request) (Authorization, error) {
-	id := pathValue(r, "id")
-	if !isID(id) {
-		return Authorization{}, s.notTheirs(r.Context(), req)
-	}
-	a, err := s.store.AuthorizationOf(r.Context(), req.account.ID, id)
-	if isNotFound(err) {
-		return Authorization{}, s.notTheirs(r.Context(), req)
-	}
-	if err != nil {
-		return Authorization{}, err
-	}
-	return a.At(s.now()), nil
 }
 
 func (s *Server) readAuthorization(ctx context.Context, id string) (Authorization, error) {

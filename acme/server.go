@@ -118,6 +118,8 @@ type Server struct {
 	decoys  decoys
 	pauses  pauses
 	keys    *keyCache
+	// accounts are those that signed lately, as they were when they were read.
+	accounts *recent[Account]
 	*shared
 
 	issuerDomains []string // as challenges of dns-persist-01 have them
@@ -193,7 +195,7 @@ func (s *Server) makeShared() error {
 // prepareAdmission makes what requests are admitted and refused by.
 func (s *Server) prepareAdmission() (err error) {
 	s.header = commonHeader(s.url("directory"))
-	s.keys = newKeyCache()
+	s.keys, s.accounts = newKeyCache(), newRecent[Account](keysCached)
 	s.decoyMAC = newDecoyMAC()
 	s.classes = newClasses(s.cfg.Limiter, newCanned(s.nonces, s.header, s.helpLink()))
 	if s.decoys, err = newDecoys(); err != nil {

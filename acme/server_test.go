@@ -951,25 +951,25 @@ func (s askedStore) Account(ctx context.Context, id string) (acme.Account, error
 	return s.Store.Account(ctx, id)
 }
 
-func (s askedStore) OrderOf(ctx context.Context, account, id string) (acme.Order, error) {
+func (s askedStore) OrderOf(ctx context.Context, by acme.Signer, id string) (acme.Order, error) {
 	if err := askedFor(id); err != nil {
 		return acme.Order{}, err
 	}
-	return s.Store.OrderOf(ctx, account, id)
+	return s.Store.OrderOf(ctx, by, id)
 }
 
-func (s askedStore) AuthorizationOf(ctx context.Context, account, id string) (acme.Authorization, error) {
+func (s askedStore) AuthorizationOf(ctx context.Context, by acme.Signer, id string) (acme.Authorization, error) {
 	if err := askedFor(id); err != nil {
 		return acme.Authorization{}, err
 	}
-	return s.Store.AuthorizationOf(ctx, account, id)
+	return s.Store.AuthorizationOf(ctx, by, id)
 }
 
-func (s askedStore) CertificateOf(ctx context.Context, requester, id string) (ca.Record, error) {
+func (s askedStore) CertificateBy(ctx context.Context, by acme.Signer, id string) (ca.Record, error) {
 	if err := askedFor(id); err != nil {
 		return ca.Record{}, err
 	}
-	return s.Store.CertificateOf(ctx, requester, id)
+	return s.Store.CertificateBy(ctx, by, id)
 }
 
 func (s askedStore) ListOrders(ctx context.Context, account, after string, limit int) ([]acme.OrderRef, error) {

@@ -221,11 +221,14 @@ func notCancelable() *Problem {
 
 // starCertificate answers its account with the newest certificate.
 func (s *Server) starCertificate(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.readRequest(r)
+	c, err := s.claimByAccount(r, s.step())
 	if err != nil {
 		return err
 	}
-	o, err := s.ownOrder(r, req)
+	if err := mustBeEmpty(c.req); err != nil {
+		return err
+	}
+	req, o, err := s.ownOrder(r, c)
 	if err != nil {
 		return err
 	}

@@ -122,7 +122,7 @@ func TestAnIssuanceTakesNoMoreStatementsThanCounted(t *testing.T) {
 		step("certificate", func() { c.get(valid.str("certificate")).want(200) })
 		after := counted.Stat()
 		got := fmt.Sprintf("%d statements, %d reads, %d writes", sum, after.Reads-before.Reads, after.Writes-before.Writes)
-		if want := "31 statements, 18 reads, 5 writes"; got != want {
+		if want := "22 statements, 9 reads, 5 writes"; got != want {
 			t.Errorf("an issuance took %s; want %s", got, want)
 		}
 		if steps["nonces"] != 0 {

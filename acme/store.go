@@ -102,8 +102,6 @@ type Accounts interface {
 	// Account and AccountByKey return ErrNotFound for none.
 	Account(ctx context.Context, id string) (Account, error)
 	AccountByKey(ctx context.Context, thumbprint string) (Account, error)
-	// IsAccountKey reports whether a key has an account in any directory.
-	IsAccountKey(ctx context.Context, thumbprint string) (bool, error)
 	// UpdateContacts, DeactivateAccount and ChangeKey need the account to be
 	// valid and return ErrMoved if it is not.
 	UpdateContacts(ctx context.Context, id string, contacts []string, e audit.Entry) error
@@ -112,6 +110,12 @@ type Accounts interface {
 	// ChangeKey needs the account's key to be still the one of thumbprint old.
 	ChangeKey(ctx context.Context, id, old string, jwk []byte, thumbprint string, e audit.Entry) error
 }
+
+// A Signer is a valid account whose key has that thumbprint, if it is so still.
+type Signer struct{ AccountID, Thumbprint string }
+
+// Actor names the account in the audit log, and as a requester of certificates.
+func (s Signer) Actor() string { return actor(s.AccountID) }
 
 // Orders keeps orders.
 type Orders interface {
@@ -124,8 +128,8 @@ type Orders interface {
 	CreateOrder(ctx context.Context, o Order, as []Authorization, l OrderLimits) error
 	Order(ctx context.Context, id string) (Order, error)
 	// OrderOf returns ErrNotFound, by the same work, for what is not there and
-	// for another account's.
-	OrderOf(ctx context.Context, accountID, id string) (Order, error)
+	// for another account's, and also if the account is not as it signed.
+	OrderOf(ctx context.Context, by Signer, id string) (Order, error)
 	// ListOrders returns a page of the account's orders that are not invalid by
 	// rising id, from the first after the given one on.
 	ListOrders(ctx context.Context, accountID, after string, limit int) ([]OrderRef, error)
@@ -151,7 +155,7 @@ type OrderRef struct {
 type Authorizations interface {
 	Authorization(ctx context.Context, id string) (Authorization, error)
 	// AuthorizationOf is to Authorization what OrderOf is to Order.
-	AuthorizationOf(ctx context.Context, accountID, id string) (Authorization, error)
+	AuthorizationOf(ctx context.Context, by Signer, id string) (Authorization, error)
 	// StartChallenge moves a pending, unstarted authorization to t with a lease
 	// until lease, or returns ErrMoved.
 	StartChallenge(ctx context.Context, id string, t ChallengeType, lease, now time.Time) error
@@ -213,9 +217,25 @@ type Issuances interface {
 	Settle(ctx context.Context, orderID, intentID string, v Verdict, e *audit.Entry) error
 	// Backlog counts the processing orders, and those of the top accounts that have most.
 	Backlog(ctx context.Context, top int) (BacklogCount, error)
-	// HasCertificate reports whether requester was issued a certificate for
-	// exactly these names that is neither revoked nor expired.
-	HasCertificate(ctx context.Context, requester string, names []ca.Identifier, now time.Time) (bool, error)
+	// Facts says at once what there is to know before a CSR is accepted.
+	Facts(ctx context.Context, q FactsQuery) (Facts, error)
+}
+
+// A FactsQuery asks about the CSR of an order.
+type FactsQuery struct {
+	Thumbprint string // of the CSR's key
+	Requester  string
+	Names      []ca.Identifier
+	Now        time.Time
+}
+
+// Facts are what is known of a CSR.
+type Facts struct {
+	AccountKey bool // its key has an account, in any directory
+	// Held says that the requester was issued a certificate for exactly these names
+	// that is neither revoked nor expired. It is asked of the certificates, not of
+	// the orders, which are purged.
+	Held bool
 }
 
 // A BacklogCount is how many orders are processing.
@@ -229,6 +249,8 @@ type Certificates interface {
 	// CertificateOf returns a certificate that was issued to requester, and
 	// ca.ErrNotFound, by the same work, for all others and for none.
 	CertificateOf(ctx context.Context, requester, id string) (ca.Record, error)
+	// CertificateBy is to CertificateOf what OrderOf is to Order.
+	CertificateBy(ctx context.Context, by Signer, id string) (ca.Record, error)
 	// Record returns ca.ErrNotFound for a serial never assigned.
 	Record(ctx context.Context, s ca.Serial) (ca.Record, error)
 }

@@ -35,7 +35,7 @@ func (r *refusing) Issue(ctx context.Context, req ca.Request, led ca.Ledger) (ca
 // broken is a store that fails to read orders.
 type broken struct{ acme.Store }
 
-func (broken) OrderOf(context.Context, string, string) (acme.Order, error) {
+func (broken) OrderOf(context.Context, acme.Signer, string) (acme.Order, error) {
 	return acme.Order{}, errors.New("the disk is on fire")
 }
 

@@ -180,6 +180,9 @@ func (s *ACME) Account(ctx context.Context, id string) (a acme.Account, err erro
 	return a, err
 }
 
+// signs says that the account $2 is one that signs with the key of thumbprint $3.
+const signs = `EXISTS (SELECT 1 FROM acme_accounts y WHERE y.id = $2 AND y.thumbprint = $3 AND y.status = 'valid')`
+
 const accountByKey = `SELECT ` + accountColumns + ` FROM acme_accounts a WHERE a.thumbprint = $1 AND a.directory = $2`
 
 // AccountByKey returns the account whose key has that thumbprint.
@@ -187,14 +190,6 @@ func (s *ACME) AccountByKey(ctx context.Context, thumbprint string) (a acme.Acco
 	err = s.one(ctx, "finding account", func(r Row) (err error) { a, err = scanAccount(r); return err },
 		accountByKey, thumbprint, s.directory)
 	return a, err
-}
-
-// IsAccountKey reports whether a key has an account in any directory.
-func (s *ACME) IsAccountKey(ctx context.Context, thumbprint string) (bool, error) {
-	var n int64
-	err := s.one(ctx, "looking for an account's key", func(r Row) error { return r.Scan(&n) },
-		`SELECT COUNT(*) FROM acme_accounts a WHERE a.thumbprint = $1`, thumbprint)
-	return n > 0, err
 }
 
 // UpdateContacts replaces the contacts of a valid account.
@@ -402,9 +397,9 @@ func (s *ACME) Order(ctx context.Context, id string) (o acme.Order, err error) {
 
 // OrderOf returns the order of that id if it is the account's. The database
 // answers for both reasons of a no: nothing is read of another's order.
-func (s *ACME) OrderOf(ctx context.Context, accountID, id string) (o acme.Order, err error) {
+func (s *ACME) OrderOf(ctx context.Context, by acme.Signer, id string) (o acme.Order, err error) {
 	err = s.one(ctx, "reading order", func(r Row) (err error) { o, err = scanOrder(r); return err },
-		`SELECT `+orderColumns+` FROM acme_orders o WHERE o.id = $1 AND o.account_id = $2`, id, accountID)
+		`SELECT `+orderColumns+` FROM acme_orders o WHERE o.id = $1 AND o.account_id = $2 AND `+signs, id, by.AccountID, by.Thumbprint)
 	return o, err
 }
 
@@ -458,9 +453,9 @@ func (s *ACME) Authorization(ctx context.Context, id string) (a acme.Authorizati
 }
 
 // AuthorizationOf returns the authorization of that id if it is the account's.
-func (s *ACME) AuthorizationOf(ctx context.Context, accountID, id string) (a acme.Authorization, err error) {
+func (s *ACME) AuthorizationOf(ctx context.Context, by acme.Signer, id string) (a acme.Authorization, err error) {
 	err = s.one(ctx, "reading authorization", func(r Row) (err error) { a, err = scanAuthz(r); return err },
-		`SELECT `+authzColumns+` FROM acme_authzs z WHERE z.id = $1 AND z.account_id = $2`, id, accountID)
+		`SELECT `+authzColumns+` FROM acme_authzs z WHERE z.id = $1 AND z.account_id = $2 AND `+signs, id, by.AccountID, by.Thumbprint)
 	return a, err
 }
 
@@ -668,6 +663,12 @@ func (s *ACME) ClaimDue(ctx context.Context, orderID string, old, until time.Tim
 func (s *ACME) CertificateOf(ctx context.Context, requester, id string) (ca.Record, error) {
 	return NewCA(s.db).one(ctx, `SELECT `+recordColumns+` FROM certificates c
 		WHERE c.id = $1 AND c.state = 'issued' AND c.requester = $2`, id, requester)
+}
+
+// CertificateBy returns a certificate that was issued to who signs.
+func (s *ACME) CertificateBy(ctx context.Context, by acme.Signer, id string) (ca.Record, error) {
+	return NewCA(s.db).one(ctx, `SELECT `+recordColumns+` FROM certificates c
+		WHERE c.id = $1 AND c.state = 'issued' AND c.requester = $4 AND `+signs, id, by.AccountID, by.Thumbprint, by.Actor())
 }
 
 // Record returns all that is known of a serial.

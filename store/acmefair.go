@@ -34,12 +34,13 @@ const certificateHeld = `SELECT COUNT(*) FROM (SELECT 1 FROM certificates c
 	WHERE c.requester = $1 AND c.names_hash = $2 AND c.names_hash <> '' AND c.not_after > $3 AND c.state = 'issued' AND c.revoked_at = 0
 	LIMIT 1) held`
 
-// HasCertificate reports whether requester holds a certificate for exactly these names.
-func (s *ACME) HasCertificate(ctx context.Context, requester string, names []ca.Identifier, now time.Time) (bool, error) {
-	var n int64
-	err := s.one(ctx, "looking for a certificate to renew", func(r Row) error { return r.Scan(&n) },
-		certificateHeld, requester, namesHash(names), micros(now))
-	return n > 0, err
+// Facts says what is known of a CSR.
+func (s *ACME) Facts(ctx context.Context, q acme.FactsQuery) (acme.Facts, error) {
+	var keys, held int64
+	err := s.one(ctx, "asking about a CSR", func(r Row) error { return r.Scan(&keys, &held) },
+		`SELECT (SELECT COUNT(*) FROM acme_accounts a WHERE a.thumbprint = $4), (`+certificateHeld+`)`,
+		q.Requester, namesHash(q.Names), micros(q.Now), q.Thumbprint)
+	return acme.Facts{AccountKey: keys > 0, Held: held > 0}, err
 }
 
 // renewalLead is for how long an order that is no renewal stands behind those

@@ -305,23 +305,51 @@ func acmeOpenOrders(t *testing.T, w acmeWorld) {
 
 func acmeOthers(t *testing.T, w acmeWorld) {
 	ctx := t.Context()
-	o, as := w.order(t, "acct", "a.example")
-	got, err := w.OrderOf(ctx, "acct", o.ID)
+	his, other := w.account(t), w.account(t)
+	o, as := w.order(t, his.ID, "a.example")
+	in := acmeIntent()
+	in.Requester.Actor = "acme:account/" + his.ID
+	l := store.NewCA(w.db).PlainLedger()
+	must(t, l.Begin(ctx, in))
+	must(t, l.Commit(ctx, in, ca.Certificate{ID: in.ID, Serial: in.Serial, DER: []byte("der")}))
+	by := acme.Signer{AccountID: his.ID, Thumbprint: his.Thumbprint}
+	got, err := w.OrderOf(ctx, by, o.ID)
 	must(t, err)
-	if got.ID != o.ID || got.AccountID != "acct" {
+	if got.ID != o.ID || got.AccountID != his.ID {
 		t.Errorf("order is %+v", got)
 	}
-	a, err := w.AuthorizationOf(ctx, "acct", as[0].ID)
+	a, err := w.AuthorizationOf(ctx, by, as[0].ID)
 	must(t, err)
 	if !reflect.DeepEqual(a, as[0]) {
 		t.Errorf("authorization is %+v; want %+v", a, as[0])
 	}
-	for _, not := range [][3]string{{"other", o.ID, as[0].ID}, {"acct", "none", "none"}, {"", o.ID, as[0].ID}} {
-		_, err = w.OrderOf(ctx, not[0], not[1])
-		wantErr(t, err, acme.ErrNotFound)
-		_, err = w.AuthorizationOf(ctx, not[0], not[2])
-		wantErr(t, err, acme.ErrNotFound)
+	rec, err := w.CertificateBy(ctx, by, in.ID)
+	must(t, err)
+	if string(rec.DER) != "der" {
+		t.Errorf("certificate is %+v", rec)
 	}
+	none := func(by acme.Signer, order, authz, certificate string) {
+		t.Helper()
+		_, err = w.OrderOf(ctx, by, order)
+		wantErr(t, err, acme.ErrNotFound)
+		_, err = w.AuthorizationOf(ctx, by, authz)
+		wantErr(t, err, acme.ErrNotFound)
+		_, err = w.CertificateBy(ctx, by, certificate)
+		wantErr(t, err, ca.ErrNotFound)
+	}
+	none(by, "none", "none", "none")
+	none(acme.Signer{AccountID: other.ID, Thumbprint: other.Thumbprint}, o.ID, as[0].ID, in.ID)
+	none(acme.Signer{AccountID: his.ID, Thumbprint: other.Thumbprint}, o.ID, as[0].ID, in.ID)
+	none(acme.Signer{AccountID: his.ID}, o.ID, as[0].ID, in.ID)
+	none(acme.Signer{}, o.ID, as[0].ID, in.ID)
+	// What the account signed with the key that it has no more, or before it ended.
+	must(t, w.ChangeKey(ctx, his.ID, his.Thumbprint, []byte("{}"), "new", acmeEntry()))
+	none(by, o.ID, as[0].ID, in.ID)
+	by.Thumbprint = "new"
+	_, err = w.OrderOf(ctx, by, o.ID)
+	must(t, err)
+	must(t, w.DeactivateAccount(ctx, his.ID, acme.Closing{}, acmeEntry()))
+	none(by, o.ID, as[0].ID, in.ID)
 }
 
 // acmeTen is a quota of ten identifiers; each comes back after a minute.

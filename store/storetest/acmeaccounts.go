@@ -412,12 +412,12 @@ func directoriesWork(t *testing.T, w operatorWorld) {
 func directoriesKeys(t *testing.T, w operatorWorld) {
 	a := w.account(t)
 	for _, view := range []*store.ACME{w.ACME, w.Directory("other")} {
-		if taken, err := view.IsAccountKey(t.Context(), a.Thumbprint); err != nil || !taken {
-			t.Errorf("%t, %v", taken, err)
+		if f, err := view.Facts(t.Context(), acme.FactsQuery{Thumbprint: a.Thumbprint}); err != nil || !f.AccountKey {
+			t.Errorf("%+v, %v", f, err)
 		}
 	}
-	if taken, err := w.IsAccountKey(t.Context(), "other"); err != nil || taken {
-		t.Errorf("%t, %v", taken, err)
+	if f, err := w.Facts(t.Context(), acme.FactsQuery{Thumbprint: "other"}); err != nil || f.AccountKey {
+		t.Errorf("%+v, %v", f, err)
 	}
 }
 

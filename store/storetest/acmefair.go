@@ -160,10 +160,10 @@ func acmeHasCertificate(t *testing.T, w acmeWorld) {
 	}
 	wantHeld := func(want bool, who string, at time.Time, names ...string) {
 		t.Helper()
-		got, err := w.HasCertificate(ctx, who, catest.IDs(names...), at)
+		got, err := w.Facts(ctx, acme.FactsQuery{Requester: who, Names: catest.IDs(names...), Now: at})
 		must(t, err)
-		if got != want {
-			t.Errorf("%s holds one for %v: %v; want %v", who, names, got, want)
+		if got.Held != want {
+			t.Errorf("%s holds one for %v: %v; want %v", who, names, got.Held, want)
 		}
 	}
 	in := issue("me", "a.example", "b.example", "192.0.2.7")
@@ -201,9 +201,9 @@ func acmeOldCertificate(t *testing.T, w acmeWorld) {
 		return err
 	}))
 	for _, names := range [][]ca.Identifier{catest.IDs("a.example"), nil} {
-		held, err := w.HasCertificate(ctx, in.Requester.Actor, names, acmeNow)
+		got, err := w.Facts(ctx, acme.FactsQuery{Requester: in.Requester.Actor, Names: names, Now: acmeNow})
 		must(t, err)
-		if held {
+		if got.Held {
 			t.Errorf("an old certificate counts as one for %v", names)
 		}
 	}
