@@ -73,8 +73,9 @@ type session struct {
 	yield func(error) bool     // goes on with whoever called next
 	gone  chan struct{}        // closed once whoever had a call that hangs is back from next
 
-	began atomic.Int64  // when the newest call began, in the pool's time
-	phase atomic.Uint64 // number of the job, and what is with it
+	began   atomic.Int64  // when the newest call began, in the pool's time
+	phase   atomic.Uint64 // number of the job, and what is with it
+	watched atomic.Bool   // the timer will have a look, be it too early
 	// halt is not zero once no call must be made any more: one has taken too long,
 	// or the module has given the handle to another session. C reads it, too.
 	halt atomic.Uint32
@@ -111,6 +112,7 @@ func (p *Pool) newSessionLocked(t *token, init uint32) *session {
 	s.calls = calls{lib: t.module.lib, s: s}
 	s.calls.whole, _ = t.module.lib.(wholeSigner)
 	s.conn = conn{cryptoki: &s.calls, token: t, slot: t.slot, epoch: t.epoch.Load()}
+	s.watched.Store(true)
 	s.timer = time.AfterFunc(p.cfg.CallTimeout, s.look)
 	t.count[opening]++
 	return s
@@ -161,7 +163,9 @@ func (s *session) attempt(j *job) (err error, inTime bool) {
 	began := s.touch()
 	phase := s.phase.Add(nextJob) | running
 	s.phase.Store(phase)
-	s.timer.Reset(s.token.pool.cfg.CallTimeout)
+	if !s.watched.Load() {
+		s.watch(s.token.pool.cfg.CallTimeout)
+	}
 	if j == &closeJob {
 		s.close()
 	} else {
@@ -283,6 +287,12 @@ func (s *session) touch() time.Duration {
 // abandoned reports whether no call must be made any more.
 func (s *session) abandoned() bool { return s.halt.Load() != 0 || s.phase.Load()&overdue != 0 }
 
+// watch has the timer have a look after d.
+func (s *session) watch(d time.Duration) {
+	s.watched.Store(true)
+	s.timer.Reset(d)
+}
+
 // look is called by the timer: has the newest call taken too long?
 func (s *session) look() {
 	if err := s.takeAway(); err != nil {
@@ -297,12 +307,13 @@ func (s *session) takeAway() error {
 	p := s.token.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	s.watched.Store(false) // before the phase is read: a job that it says nothing of sees this
 	phase := s.phase.Load()
 	if phase&(running|overdue) != running {
 		return nil
 	}
 	if left := p.cfg.CallTimeout - (p.now() - time.Duration(s.began.Load())); left > 0 {
-		s.timer.Reset(left)
+		s.watch(left)
 		return nil
 	}
 	if !s.phase.CompareAndSwap(phase, phase|overdue) {

@@ -111,3 +111,36 @@ func TestAClosingThatHangsIsOverWhenItReturns(t *testing.T) {
 		}
 	})
 }
+
+// The timer goes on from call to call, and rests when there is none.
+func TestACallIsGivenUpOnTimeWheneverItBegan(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		cfg := at("a")
+		cfg.CallTimeout, cfg.MinSessions, cfg.MaxSessions, cfg.MaxHung = time.Second, 1, 2, 2
+		d := newDevice(t, 1)
+		p := d.pool(t, cfg)
+		for _, idle := range []time.Duration{0, cfg.CallTimeout / 2, cfg.CallTimeout, 3 * cfg.CallTimeout, beat + cfg.CallTimeout/2} {
+			mustDo(t, p, sign())
+			wait(idle)
+			j, let := hold()
+			done := begin(t.Context(), p, j)
+			wait(cfg.CallTimeout - 1)
+			select {
+			case err := <-done:
+				t.Errorf("after %v: given up too early: %v", idle, err)
+			default:
+			}
+			wait(1)
+			select {
+			case err := <-done:
+				if !isHung(err) {
+					t.Errorf("after %v: %v", idle, err)
+				}
+			default:
+				t.Errorf("after %v: not given up", idle)
+			}
+			let()
+			synctest.Wait() // for another session
+		}
+	})
+}
