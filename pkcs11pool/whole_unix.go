@@ -6,11 +6,11 @@ package pkcs11pool
 typedef unsigned long word;
 
 // The part of a list of functions that is called here. Before the functions are
-// two octets for the version, padded.
+// two octets for the version, padded. They are as wide as a word.
 enum { SIGN_INIT = 42, SIGN = 43 };
 struct functions {
 	unsigned char version[2];
-	void *f[68];
+	word f[68];
 };
 
 struct mechanism {
@@ -26,10 +26,12 @@ struct outcome {
 	enum { BEGIN, HALTED, END } last;
 };
 
-static struct outcome sign_whole(void *functions, unsigned int *halt, word session, word kind, void *parameter, word parameter_length,
-	word key, void *message, word length, void *signature, word size)
+// No type of the parameters has pointers in it: cgo has no need to look for Go's
+// at each call.
+static struct outcome sign_whole(struct functions *functions, unsigned int *halt, word session, word kind, unsigned char *parameter,
+	word parameter_length, word key, unsigned char *message, word length, unsigned char *signature, word size)
 {
-	void **f = ((struct functions *)functions)->f;
+	word *f = functions->f;
 	struct mechanism m = {kind, parameter, parameter_length};
 	struct outcome o = {0, size, BEGIN};
 	o.rv = ((word (*)(word, struct mechanism *, word))f[SIGN_INIT])(session, &m, key);
@@ -75,9 +77,9 @@ func (l library) SignWhole(halt *atomic.Uint32, s pkcs11.SessionHandle, m *pkcs1
 	message []byte, size int,
 ) (signature []byte, begin, end error) {
 	signature = make([]byte, size)
-	o := C.sign_whole(l.functions, (*C.uint)(unsafe.Pointer(halt)), C.word(s),
-		C.word(m.Mechanism), unsafe.Pointer(unsafe.SliceData(m.Parameter)), C.word(len(m.Parameter)), C.word(key),
-		unsafe.Pointer(unsafe.SliceData(message)), C.word(len(message)), unsafe.Pointer(unsafe.SliceData(signature)), C.word(size))
+	o := C.sign_whole((*C.struct_functions)(l.functions), (*C.uint)(unsafe.Pointer(halt)), C.word(s),
+		C.word(m.Mechanism), uchars(m.Parameter), C.word(len(m.Parameter)), C.word(key),
+		uchars(message), C.word(len(message)), uchars(signature), C.word(size))
 	switch {
 	case o.last == C.HALTED:
 		return nil, errAbandoned, nil
@@ -90,3 +92,5 @@ func (l library) SignWhole(halt *atomic.Uint32, s pkcs11.SessionHandle, m *pkcs1
 	}
 	return signature[:o.size], nil, nil
 }
+
+func uchars(b []byte) *C.uchar { return (*C.uchar)(unsafe.SliceData(b)) }
