@@ -139,7 +139,7 @@ func (d decrypter) decryptInit(c *conn, at *place, pad padding) (out deciphered,
 		other := *at
 		other.skills &^= canDecryptRaw
 		other.doubtful, other.again = true, time.Now().Add(mostPause)
-		d.places[c.token].CompareAndSwap(at, &other)
+		d.place(c.token).CompareAndSwap(at, &other)
 	}
 	if pad.mechanism == nil {
 		out.unable = errors.New("pkcs11pool: the token can't take off that padding, and can't leave it on")

@@ -74,13 +74,13 @@ func decryptions(t *testing.T) map[string]decryption {
 		t.Fatal(err)
 	}
 	raw := found.(decrypter)
-	at := *raw.places[p.tokens[0]].Load()
+	at := *raw.place(p.tokens[0]).Load()
 	if at.skills&canDecryptRaw == 0 {
 		t.Fatal("the token has no RSA without padding")
 	}
 	at.skills &^= canDecryptRaw
 	padded := decrypter{p.newKey(raw.ref, raw.public)}
-	padded.places[p.tokens[0]].Store(&at)
+	padded.place(p.tokens[0]).Store(&at)
 	by := func(d keys.Decrypter) decryption {
 		return func(c []byte, opts crypto.DecrypterOpts) ([]byte, error) { return d.Decrypt(t.Context(), c, opts) }
 	}
@@ -253,7 +253,7 @@ func decipherWith(t *testing.T, c *cipher, raw bool) (deciphered, error) {
 	if raw {
 		at.skills |= canDecryptRaw
 	}
-	d.places[cn.token].Store(at)
+	d.place(cn.token).Store(at)
 	pad, err := paddingFor(256, nil)
 	if err != nil {
 		t.Fatal(err)

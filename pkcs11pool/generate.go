@@ -382,7 +382,7 @@ func (p *Pool) keepMade(ctx context.Context, t *token, m making, at *place) keys
 		p.log.WarnContext(ctx, "key is on one token alone: carry it over to the others", "token", t.name, "key", m.ref.text)
 	}
 	k := p.newKey(m.ref, at.public)
-	k.places[t].Store(at)
+	k.place(t).Store(at)
 	return p.ring.keep(m.ref.text, k.as(at.skills))
 }
 

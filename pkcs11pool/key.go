@@ -143,7 +143,7 @@ func (p *Pool) open(ctx context.Context, r ref) (keys.Key, error) {
 			return nil, fmt.Errorf("finding key %q: %w", r.text, err)
 		}
 		if err == nil {
-			k.places[t].Store(at)
+			k.place(t).Store(at)
 		}
 		if s.add(t, at, err) {
 			skills |= at.skills
@@ -160,11 +160,8 @@ func (p *Pool) open(ctx context.Context, r ref) (keys.Key, error) {
 // newKey returns a key of which it is not known where it is.
 func (p *Pool) newKey(r ref, pub crypto.PublicKey) *key {
 	k := &key{
-		pool: p, ref: r, public: pub, places: make(map[*token]*atomic.Pointer[place], len(p.tokens)),
+		pool: p, ref: r, public: pub, places: make([]atomic.Pointer[place], len(p.tokens)),
 		signing: "signing with key " + r.text, decrypting: "decrypting with key " + r.text,
-	}
-	for _, t := range p.tokens {
-		k.places[t] = &atomic.Pointer[place]{}
 	}
 	k.uses = k.with(canSign | canSignPSS | canDecrypt)
 	k.signs, k.signsPSS, k.decrypts = k.with(canSign), k.with(canSignPSS), k.with(canDecrypt)
@@ -256,7 +253,7 @@ type key struct {
 	pool      *Pool
 	ref       ref
 	public    crypto.PublicKey
-	places    map[*token]*atomic.Pointer[place] // the map never changes
+	places    []atomic.Pointer[place] // by token
 	destroyed atomic.Bool
 
 	signing, decrypting string // what is done with it, in errors
@@ -274,9 +271,12 @@ func keyOf(k keys.Key) *key {
 	return k.(*key)
 }
 
+// place is where the key is on t, as far as is known.
+func (k *key) place(t *token) *atomic.Pointer[place] { return &k.places[t.index] }
+
 func (k *key) with(s skill) func(*token) bool {
 	return func(t *token) bool {
-		at := k.places[t].Load()
+		at := k.place(t).Load()
 		return !at.holds(t) || at.why == nil && at.skills&s != 0
 	}
 }
@@ -300,7 +300,7 @@ func (k *key) Ready() error {
 
 // at returns where the key is on the token of c, and looks for it if need be.
 func (k *key) at(c *conn) (*place, error) {
-	known := k.places[c.token]
+	known := k.place(c.token)
 	before := known.Load()
 	if before.holds(c.token) {
 		return before, nil
@@ -351,7 +351,7 @@ func (t *token) checkKeys(c *conn) error {
 	var gone []*key
 	had := 0
 	for _, k := range t.pool.ring.all() {
-		if !k.places[t].Load().had() || had == most {
+		if !k.place(t).Load().had() || had == most {
 			continue
 		}
 		had++
@@ -368,7 +368,7 @@ func (t *token) checkKeys(c *conn) error {
 		return fmt.Errorf("%w: %q", errKeyLost, gone[0].ref.text)
 	}
 	for _, k := range gone {
-		k.places[t].Store(&place{objects: t.objects(), again: time.Now().Add(mostPause), why: keys.ErrNotFound})
+		k.place(t).Store(&place{objects: t.objects(), again: time.Now().Add(mostPause), why: keys.ErrNotFound})
 		t.pool.log.Warn("token has not the key any more and is left out for it", slog.String("token", t.name), slog.String("key", k.ref.text))
 	}
 	return nil
@@ -380,7 +380,7 @@ func (k *key) ifStale(c *conn, err error) bool {
 	if !ok || code != pkcs11.CKR_KEY_HANDLE_INVALID && code != pkcs11.CKR_OBJECT_HANDLE_INVALID {
 		return false
 	}
-	known := k.places[c.token]
+	known := k.place(c.token)
 	if at := known.Load(); at != nil {
 		doubted := *at
 		doubted.doubtful, doubted.again = true, time.Time{}
@@ -401,7 +401,7 @@ func (k *key) anywhere(on func(*token) bool) error {
 	if k.destroyed.Load() {
 		return k.gone()
 	}
-	for t := range k.places {
+	for _, t := range k.pool.tokens {
 		if on(t) {
 			return nil
 		}
@@ -471,31 +471,30 @@ func (c *conn) sign(at *place, s *scheme) (answer []byte, begin, end error) {
 // work has a token do something with the key, and the next if that one finds that
 // it is not able to.
 func work[T any](ctx context.Context, k *key, j job, run func(*conn) (result T, able bool, err error)) (result T, err error) {
+	var done T // is read after success alone: a call that was given up may write to it at any time
+	j.run = func(c *conn) error {
+		if k.destroyed.Load() {
+			return k.gone()
+		}
+		result, able, err := run(c)
+		switch {
+		case err != nil:
+			return err
+		case k.destroyed.Load(): // the handle may have been another's already
+			return k.gone()
+		case !able:
+			return errUnable
+		}
+		done = result
+		return nil
+	}
 	for range len(k.places) + 1 {
 		if err := k.anywhere(j.on); err != nil {
 			return result, err
 		}
-		// What a call brings that was given up is not written where somebody reads.
-		var done atomic.Pointer[T]
-		j.run = func(c *conn) error {
-			if k.destroyed.Load() {
-				return k.gone()
-			}
-			result, able, err := run(c)
-			switch {
-			case err != nil:
-				return err
-			case k.destroyed.Load(): // the handle may have been another's already
-				return k.gone()
-			case !able:
-				return errUnable
-			}
-			done.Store(&result)
-			return nil
-		}
 		err := k.pool.do(ctx, &j)
 		if err == nil {
-			return *done.Load(), nil
+			return done, nil
 		}
 		if !errors.Is(err, errUnable) {
 			return result, err

@@ -699,7 +699,7 @@ func TestACertificateStandsBesideItsKeyAlone(t *testing.T) {
 	if err != nil || len(stored) != 1 {
 		t.Fatalf("%d certificates are there: %v", len(stored), err)
 	}
-	at := keyOf(k).places[p.tokens[0]].Load()
+	at := keyOf(k).place(p.tokens[0]).Load()
 	for attribute, want := range map[uint][]byte{
 		pkcs11.CKA_SUBJECT: second.RawSubject, pkcs11.CKA_ISSUER: second.RawIssuer, pkcs11.CKA_SERIAL_NUMBER: {0x02, 0x02, 0x01, 0x2c},
 		pkcs11.CKA_CERTIFICATE_TYPE: nil, pkcs11.CKA_ID: at.id,

@@ -124,8 +124,10 @@ func (p *Pool) takeLocked(j *job, failed *attempts) *session {
 	if best == nil {
 		return nil
 	}
-	if t := p.roomLocked(j); len(p.tokens) > 1 && t != nil && len(t.idle) == 0 && t.inFlight() < best.inFlight() {
-		p.openLocked(t)
+	if len(p.tokens) > 1 {
+		if t := p.roomLocked(j); t != nil && len(t.idle) == 0 && t.inFlight() < best.inFlight() {
+			p.openLocked(t)
+		}
 	}
 	s := best.idle[len(best.idle)-1]
 	best.idle = best.idle[:len(best.idle)-1]

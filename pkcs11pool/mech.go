@@ -54,8 +54,8 @@ var hashFuncs = map[crypto.Hash]hashFunc{
 	crypto.SHA512: {digestInfo(3, 64), pkcs11.CKM_SHA512, pkcs11.CKG_MGF1_SHA512},
 }
 
-// A scheme is how one signature is made: what the device is asked for, and how
-// its answer becomes what crypto.Signer promises.
+// A scheme is how one signature is made: what the device is asked for, and what
+// its answer has to be.
 type scheme struct {
 	label         string // of its mechanism, in metrics
 	mechanism     []*pkcs11.Mechanism
@@ -63,7 +63,19 @@ type scheme struct {
 	size          int    // of the device's answer at most
 	deterministic bool
 	needs         skill
-	finish        func(answer []byte) ([]byte, error)
+	order         []byte                   // of the curve, if the answer is r and s
+	verify        func(answer []byte) bool // else
+}
+
+// finish makes of the device's answer what crypto.Signer promises.
+func (s *scheme) finish(answer []byte) ([]byte, error) {
+	switch {
+	case s.order != nil:
+		return ecdsaDER(answer, s.order)
+	case !s.verify(answer):
+		return nil, errWrongSignature
+	}
+	return answer, nil
 }
 
 // schemeFor chooses how digest, which keys.CheckDigest let pass, is signed.
@@ -86,18 +98,14 @@ func schemeFor(pub crypto.PublicKey, digest []byte, opts crypto.SignerOpts) (sch
 		// FIPS 186-5 §6.4.1: the leftmost bits count. Some tokens refuse more.
 		message := bytes.Clone(digest[:min(len(digest), len(order))])
 		return scheme{
-			label: "CKM_ECDSA", mechanism: mechECDSA, message: message, size: 2 * len(order), needs: canSign,
-			finish: func(answer []byte) ([]byte, error) { return ecdsaDER(answer, order) },
+			label: "CKM_ECDSA", mechanism: mechECDSA, message: message, size: 2 * len(order), needs: canSign, order: order,
 		}, nil
 	case ed25519.PublicKey:
 		message := bytes.Clone(digest)
 		return scheme{
 			label: "CKM_EDDSA", mechanism: mechEdDSA, message: message, size: ed25519SignatureBytes, needs: canSign, deterministic: true,
-			finish: func(answer []byte) ([]byte, error) {
-				if len(answer) != ed25519SignatureBytes || !ed25519.Verify(pub, message, answer) {
-					return nil, errWrongSignature
-				}
-				return answer, nil
+			verify: func(answer []byte) bool {
+				return len(answer) == ed25519SignatureBytes && ed25519.Verify(pub, message, answer)
 			},
 		}, nil
 	case *rsa.PublicKey:
@@ -108,12 +116,7 @@ func schemeFor(pub crypto.PublicKey, digest []byte, opts crypto.SignerOpts) (sch
 		return scheme{
 			label: "CKM_RSA_PKCS", mechanism: mechRSA, size: pub.Size(), needs: canSign, deterministic: true,
 			message: append(bytes.Clone(h.digestInfo), digest...),
-			finish: func(answer []byte) ([]byte, error) {
-				if rsa.VerifyPKCS1v15(pub, hash, own, answer) != nil {
-					return nil, errWrongSignature
-				}
-				return answer, nil
-			},
+			verify:  func(answer []byte) bool { return rsa.VerifyPKCS1v15(pub, hash, own, answer) == nil },
 		}, nil
 	}
 	return scheme{}, fmt.Errorf("pkcs11pool: a %T can't be signed with", pub)
@@ -138,12 +141,7 @@ func pssScheme(pub *rsa.PublicKey, digest []byte, h hashFunc, opts *rsa.PSSOptio
 		message:   message,
 		size:      pub.Size(),
 		needs:     canSignPSS,
-		finish: func(answer []byte) ([]byte, error) {
-			if rsa.VerifyPSS(pub, opts.Hash, message, answer, check) != nil {
-				return nil, errWrongSignature
-			}
-			return answer, nil
-		},
+		verify:    func(answer []byte) bool { return rsa.VerifyPSS(pub, opts.Hash, message, answer, check) == nil },
 	}, nil
 }
 
@@ -169,15 +167,17 @@ func ecdsaDER(answer, order []byte) ([]byte, error) {
 	if len(answer) != 2*n || !isScalar(answer[:n], order) || !isScalar(answer[n:], order) {
 		return nil, errWrongSignature
 	}
-	r, s := derInteger(answer[:n]), derInteger(answer[n:])
-	size := len(r) + len(s)
-	out := make([]byte, 0, size+3)
-	out = append(out, 0x30)
-	if size >= 0x80 {
-		out = append(out, 0x81)
+	const head = 3 // octets at most, of the SEQUENCE
+	out := make([]byte, head, head+2*(3+n))
+	out = appendInteger(appendInteger(out, answer[:n]), answer[n:])
+	size := byte(len(out) - head)
+	if size < 0x80 {
+		out = out[1:]
+		out[0], out[1] = 0x30, size
+	} else {
+		out[0], out[1], out[2] = 0x30, 0x81, size
 	}
-	out = append(out, byte(size))
-	return append(append(out, r...), s...), nil
+	return out, nil
 }
 
 // isScalar reports whether 0 < b < order; both have the same length.
@@ -185,9 +185,9 @@ func isScalar(b, order []byte) bool {
 	return bytes.Compare(b, order) < 0 && len(bytes.TrimLeft(b, "\x00")) > 0
 }
 
-func derInteger(b []byte) []byte {
+// appendInteger appends b, which is not 0, as a DER INTEGER of at most 127 bytes.
+func appendInteger(out, b []byte) []byte {
 	b = bytes.TrimLeft(b, "\x00")
-	out := make([]byte, 0, len(b)+3)
 	if b[0] >= 0x80 {
 		return append(append(out, 0x02, byte(len(b)+1), 0), b...)
 	}

@@ -503,7 +503,7 @@ func TestDecryptingUnderFaultsIsRightOrAnError(t *testing.T) {
 	_ = decrypt(t.Context(), 1)
 	r.fault.Script(t)
 	on := r.pool.tokens[0]
-	known := keyOf(theKey(t, r.pool)).places[on]
+	known := keyOf(theKey(t, r.pool)).place(on)
 	later := *known.Load()
 	if !later.doubtful {
 		t.Error("that the token has refused its own mechanism is believed for ever")

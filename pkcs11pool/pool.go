@@ -87,6 +87,7 @@ func (p *Pool) newToken(c TokenConfig, load func(path string) (*module, error)) 
 	}
 	t := &token{
 		pool:   p,
+		index:  len(p.tokens),
 		name:   c.Name,
 		cfg:    c,
 		module: m,

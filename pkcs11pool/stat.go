@@ -153,8 +153,10 @@ func (l *latencies) observe(mechanism string, d time.Duration) {
 }
 
 func (l *latencies) of(mechanism string) *latency {
-	if known := l.known.Load(); known != nil && (*known)[mechanism] != nil {
-		return (*known)[mechanism]
+	if known := l.known.Load(); known != nil {
+		if of := (*known)[mechanism]; of != nil {
+			return of
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,6 +25,7 @@ func permanent(err error) bool {
 // A token is one token with its sessions.
 type token struct {
 	pool    *Pool
+	index   int // among the pool's
 	name    string
 	cfg     TokenConfig
 	module  *module
