@@ -31,6 +31,7 @@ type answer struct {
 	header     sharedHeader
 
 	refreshAt atomic.Int64 // in Unix nanoseconds; from here on it is signed anew when asked for
+	asked     atomic.Bool  // by somebody, after it was made
 	gone      atomic.Bool  // it left the cache: its place was needed, or it is not true any more
 
 	// The mutex of the place's shard guards what is below.
@@ -165,7 +166,7 @@ func (c *cache) get(s subject, certID []byte) *answer {
 	}
 	for _, a := range p.answers {
 		if a.certID == string(certID) {
-			p.use()
+			a.use()
 			return a
 		}
 	}
@@ -173,9 +174,12 @@ func (c *cache) get(s subject, certID []byte) *answer {
 }
 
 // use is written by many at once, and so only if it says something new.
-func (p *place) use() {
-	if !p.used.Load() {
-		p.used.Store(true)
+func (a *answer) use() {
+	if !a.place.used.Load() {
+		a.place.used.Store(true)
+	}
+	if !a.asked.Load() {
+		a.asked.Store(true)
 	}
 }
 
@@ -189,7 +193,7 @@ func (c *cache) bySpelling(spelling string) *answer {
 	if a == nil || a.gone.Load() {
 		return nil
 	}
-	a.place.use()
+	a.use()
 	return a
 }
 

@@ -79,10 +79,12 @@ func (s *Server) Prepare(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Run renews the responder certificates at half of their lives, and signs ahead
-// what is to be signed ahead, until ctx ends.
+// Run renews the responder certificates at half of their lives, answers that are
+// asked for before they come due, and signs ahead what is to be signed ahead,
+// until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
+	wg.Go(func() { s.refresh(ctx) })
 	for _, h := range s.cfg.Ahead {
 		wg.Go(func() { newAhead(s, h).run(ctx) })
 	}

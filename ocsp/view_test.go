@@ -170,7 +170,7 @@ func TestTheChangesAreFollowedAgainAfterAnOutage(t *testing.T) {
 			t.Error("it follows what does not answer")
 		}
 		w.frozen.Store(false)
-		time.Sleep(lookingCalm + Lag)
+		time.Sleep(lookingCalm + 2*Lag) // the last look to fail began before
 		w.ask(s, 0, c)
 		reads := w.asked()
 		w.ask(s, 0, c)
