@@ -26,6 +26,7 @@ func CRLShards(t *testing.T, open func(t *testing.T) *store.DB) {
 		"DeltaListsWhatChanged":           deltaLists,
 		"DeltaAndCompleteShareNumbers":    deltaNumbers,
 		"BaseStaysForItsDeltas":           deltaBase,
+		"CrashAtAnyStepRepeatsNoNumber":   crashNumbers,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
