@@ -83,15 +83,15 @@ func changed(ctx context.Context, tx Tx, s crl.Scope, covered, now crl.Seq) (boo
 		return now > covered, nil
 	}
 	var one int64
-	err := tx.QueryRow(ctx, ShardChanged, string(s.Issuer), int64(covered), int64(s.Shard)).Scan(&one)
+	err := tx.QueryRow(ctx, shardChanged, string(s.Issuer), int64(covered), int64(s.Shard)).Scan(&one)
 	if errors.Is(err, ErrNoRows) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// ShardChanged reads no more than what changed since the shard's last CRL.
-const ShardChanged = `SELECT 1 FROM certificates c
+// shardChanged reads no more than what changed since the shard's last CRL.
+const shardChanged = `SELECT 1 FROM certificates c
 	WHERE c.issuer = $1 AND c.revocation_seq > $2 AND c.revocation_seq > 0 AND c.crl_shard = $3 LIMIT 1`
 
 // Latest returns the CRL last published.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/secsy-pki/secsy-pki/crl"
 	"github.com/secsy-pki/secsy-pki/store"
 	"github.com/secsy-pki/secsy-pki/store/storetest"
 )
@@ -26,11 +27,22 @@ func TestWhatIsUnderWayIsFoundByItsIndex(t *testing.T) {
 			t.Parallel()
 			db := engine.open(t)
 			fill(t, db)
-			for _, q := range []struct {
+			type asked struct {
 				question, index string
 				tables          []string // that must not be read as a whole
 				args            []any
-			}{
+			}
+			listed := func(index string, s crl.Selection) asked {
+				q, args := store.Listed(s)
+				return asked{q, index, []string{"c", "certificates"}, args}
+			}
+			all, shard := crl.Scope{Issuer: "many"}, crl.Scope{Issuer: "many", Shard: 3}
+			for _, q := range []asked{
+				listed("certificates_revoked", crl.Selection{Series: crl.Series{Scope: all}}),
+				listed("certificates_revoked_shard", crl.Selection{Series: crl.Series{Scope: shard}}),
+				listed("certificates_changed", crl.Selection{Series: crl.Series{Scope: all, Delta: true}, Since: 7990}),
+				listed("certificates_changed", crl.Selection{Series: crl.Series{Scope: shard, Delta: true}, Since: 7990}),
+				{store.ShardChanged, "certificates_changed", []string{"c", "certificates"}, []any{"many", int64(7990), int64(3)}},
 				{store.DueOrders, "acme_orders_", []string{"o", "p", "acme_orders"}, []any{int64(1), int64(1 << 50), "", int64(5), ""}},
 				{store.DueValidations, "acme_authzs_", []string{"z", "p", "acme_authzs"}, []any{int64(1 << 50), "", int64(5), ""}},
 				{store.Processing, "acme_orders_", []string{"o", "acme_orders"}, nil},
@@ -76,6 +88,8 @@ func fill(t *testing.T, db *store.DB) {
 		` + numbers + `SELECT 'serial' || i, 'id' || i, 'i', 'p', 'issued', '', '[]', 'account' || (i % 10), 0, i, 0, 0, 'hash' || i FROM n`,
 		`INSERT INTO ocsp_ahead (serial, hash, responder, status_seq, produced_at, this_update, next_update, refresh_at, signature)
 		` + numbers + `SELECT 'serial' || i, 1, 'serial0', 0, 0, 0, 0, i, '' FROM n`,
+		`INSERT INTO certificates (serial, id, issuer, profile, state, spki_hash, names, requester, not_before, not_after, created_at, lease_until, crl_shard, revoked_at, revocation_seq)
+		` + numbers + `SELECT 'many' || i, 'many' || i, CASE WHEN i % 10 = 0 THEN 'many' ELSE 'others' END, 'p', 'issued', '', '[]', '', 0, i, 0, 0, i % 16, i % 2, i * (i % 2) FROM n`,
 		`ANALYZE`,
 	} {
 		err := db.Write(t.Context(), func(ctx context.Context, tx store.Tx) error {
