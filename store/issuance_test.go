@@ -114,24 +114,25 @@ func (r issuing) issue(b *testing.B, account acme.Account, name string) error {
 		Requester: ca.Requester{Actor: account.ID}, CreatedAt: now, LeaseUntil: lease,
 	}
 	entry := audit.New(account.ID, "authorization.valid", z.ID, map[string]any{"name": name})
+	by := acme.Signer{AccountID: account.ID, Thumbprint: account.Thumbprint}
 	for _, step := range []func() error{
 		func() error { _, err := r.acme.Account(ctx, account.ID); return err },
 		func() error {
 			return r.acme.CreateOrder(ctx, o, []acme.Authorization{z}, acme.OrderLimits{MaxOpen: 1000})
 		},
 		func() error { _, err := r.acme.Account(ctx, account.ID); return err },
-		func() error { _, err := r.acme.AuthorizationOf(ctx, account.ID, z.ID); return err },
+		func() error { _, err := r.acme.AuthorizationOf(ctx, by, z.ID); return err },
 		func() error { _, err := r.acme.Account(ctx, account.ID); return err },
-		func() error { _, err := r.acme.AuthorizationOf(ctx, account.ID, z.ID); return err },
+		func() error { _, err := r.acme.AuthorizationOf(ctx, by, z.ID); return err },
 		func() error { return r.acme.StartChallenge(ctx, z.ID, acme.HTTP01, lease, now) },
 		func() error { _, err := r.acme.Authorization(ctx, z.ID); return err },
 		func() error { _, err := r.acme.Account(ctx, account.ID); return err },
 		func() error {
 			return r.acme.FinishValidation(ctx, acme.Validated{AuthzID: z.ID, OrderID: o.ID, Lease: lease, At: now, Expires: now.Add(time.Hour), PurgeAt: now.Add(2 * time.Hour)}, entry)
 		},
-		func() error { _, err := r.acme.AuthorizationOf(ctx, account.ID, z.ID); return err },
+		func() error { _, err := r.acme.AuthorizationOf(ctx, by, z.ID); return err },
 		func() error { _, err := r.acme.Account(ctx, account.ID); return err },
-		func() error { _, err := r.acme.OrderOf(ctx, account.ID, o.ID); return err },
+		func() error { _, err := r.acme.OrderOf(ctx, by, o.ID); return err },
 		func() error { _, err := r.ca.KeyBlocked(ctx, in.SPKIHash); return err },
 		func() error {
 			return r.acme.BeginIssue(ctx, acme.Claim{OrderID: o.ID, CSR: make([]byte, 300), CSRHash: in.ID, Now: now, DueAt: lease, Authzs: o.AuthzIDs}, in)
@@ -139,7 +140,7 @@ func (r issuing) issue(b *testing.B, account acme.Account, name string) error {
 		func() error {
 			return r.acme.CommitIssue(ctx, o.ID, in, ca.Certificate{ID: in.ID, Serial: in.Serial, DER: make([]byte, 800)}, now.Add(time.Hour))
 		},
-		func() error { _, err := r.acme.OrderOf(ctx, account.ID, o.ID); return err },
+		func() error { _, err := r.acme.OrderOf(ctx, by, o.ID); return err },
 		func() error { _, err := r.acme.CertificateOf(ctx, account.ID, in.ID); return err },
 	} {
 		if err := step(); err != nil {
