@@ -59,7 +59,8 @@ type Config struct {
 	Certificates Certificates
 	Issuers      []*ca.Issuer
 	Audit        AuditLog
-	CRLs         CRLs // nil: issuers are shown without their CRLs
+	CRLs         CRLs      // nil: issuers are shown without their CRLs
+	CRLServer    CRLServer // nil: nothing is asked about CRLs
 	ExternalKeys ExternalKeys
 	Accounts     Accounts
 	Directories  []Directory // of ACME; none: it is off
@@ -80,6 +81,7 @@ type Server struct {
 	issuers      []*ca.Issuer
 	audit        AuditLog
 	crls         CRLs
+	crlServer    CRLServer
 	externalKeys ExternalKeys
 	accounts     Accounts
 	directories  []Directory
@@ -96,7 +98,7 @@ func New(c Config) (*Server, error) {
 		return nil, errors.New("making operator API: Authority, Certificates, Audit, ExternalKeys, Accounts and Logger are needed")
 	}
 	s := &Server{
-		authority: c.Authority, certificates: c.Certificates, issuers: slices.Clone(c.Issuers), audit: c.Audit, crls: c.CRLs, incidents: c.Incidents,
+		authority: c.Authority, certificates: c.Certificates, issuers: slices.Clone(c.Issuers), audit: c.Audit, crls: c.CRLs, crlServer: c.CRLServer, incidents: c.Incidents,
 		externalKeys: c.ExternalKeys, accounts: c.Accounts, directories: slices.Clone(c.Directories),
 		authenticate: c.Authenticate, logger: c.Logger,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -143,6 +145,11 @@ func (s *Server) Handler() http.Handler {
 	route("/certificates/{serial}/release", "release", post(s.release))
 	route("/certificates/revoke", "revoke_many", post(s.revokeMany))
 	route("/issuers", "list_issuers", get(s.listIssuers))
+	if s.crlServer != nil {
+		route("/crls", "list_crls", get(s.listCRLs))
+		route("/crls/rebuild", "rebuild_crls", post(s.rebuildCRLs))
+		route("/crls/files/{path...}", "crl", get(s.crlFile))
+	}
 	route("/acme/external-keys", "external_keys", map[string]handler{
 		http.MethodGet: s.listExternalKeys, http.MethodHead: s.listExternalKeys, http.MethodPost: s.createExternalKey,
 	})

@@ -339,7 +339,7 @@ func (a *app) buildAdmin(context.Context) error {
 	var err error
 	a.admin, err = admin.New(admin.Config{
 		Authority: a.ca, Certificates: store.NewCA(a.db), Issuers: a.issuers,
-		Audit: store.NewAudit(a.db), CRLs: store.NewCRL(a.db), Incidents: store.NewIncidents(a.db),
+		Audit: store.NewAudit(a.db), CRLs: store.NewCRL(a.db), CRLServer: a.crl, Incidents: store.NewIncidents(a.db),
 		ExternalKeys: store.NewACMEOperator(a.db), Accounts: store.NewACMEOperator(a.db), Directories: a.operatorsDirectories(),
 		Logger: a.log.With("room", "admin"), Registerer: a.registry,
 	})

@@ -78,7 +78,11 @@ func (s *Server) make(ctx context.Context, sh *shelf, of Series, number Number, 
 	// The same list under the same number may be signed twice.
 	signing := keys.Repeatable(keys.WithPurpose(ctx, purposeOf(head, of)))
 	selected, expired := s.selection(sh, of, head)
-	body, info, err := Sign(signing, sh.issuer, dated(s.cfg.Store.Revoked(ctx, selected), s.cfg.Now()), func(sum Summary) (Header, error) {
+	w := &work{delta: of.Delta}
+	sh.work.Store(w)
+	defer sh.work.Store(nil)
+	entries := w.counted(dated(s.cfg.Store.Revoked(ctx, selected), s.cfg.Now()))
+	body, info, err := Sign(signing, sh.issuer, entries, func(sum Summary) (Header, error) {
 		this := thisUpdate(s.cfg.Now(), head.UpdatedAt, sum.Latest)
 		h := Header{ThisUpdate: this, NextUpdate: s.nextUpdate(sh, of, head, this)}
 		var err error

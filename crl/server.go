@@ -134,6 +134,10 @@ type shelf struct {
 	delta   slot          // the delta to one that was complete
 	trigger chan struct{} // holds one wake-up
 	trouble trouble       // its builder's alone
+
+	wanted atomic.Bool            // by an operator
+	work   atomic.Pointer[work]   // what is being built; nil: nothing
+	why    atomic.Pointer[string] // the last attempt failed; nil: it did not
 }
 
 func (sh *shelf) slot(delta bool) *slot {
@@ -158,12 +162,13 @@ type trouble struct {
 type shelved struct {
 	CRL
 	file file
+	sum  [sha256.Size]byte
 }
 
 // put replaces what is in the slot, whose body lasts for those who read it. The
 // slot is what holds body from now on.
 func (s *Server) put(ctx context.Context, to *slot, c CRL, body *Body, info Info) {
-	was := to.Swap(&shelved{CRL: c, file: newFile(typeCRL, body, info.SHA256, c.ThisUpdate)})
+	was := to.Swap(&shelved{CRL: c, file: newFile(typeCRL, body, info.SHA256, c.ThisUpdate), sum: info.SHA256})
 	if was != nil {
 		s.giveBack(ctx, was.file.body)
 	}
@@ -402,6 +407,7 @@ func (s *Server) tell(ctx context.Context, sh *shelf, err error) {
 	t := &sh.trouble
 	how := outcome(err)
 	if how == "ok" {
+		sh.why.Store(nil)
 		if t.failures > 0 {
 			s.cfg.Logger.InfoContext(ctx, "updating a CRL works again", "scope", sh.scope.String(), "after", s.cfg.Now().Sub(t.since), "failures", t.failures)
 		}
@@ -411,6 +417,8 @@ func (s *Server) tell(ctx context.Context, sh *shelf, err error) {
 	if how == "held" {
 		return
 	}
+	why := err.Error()
+	sh.why.Store(&why)
 	if t.failures++; t.failures == 1 {
 		t.since, t.told = s.cfg.Now(), map[string]bool{}
 	}
@@ -460,10 +468,11 @@ func (s *Server) update(ctx context.Context, sh *shelf) (time.Duration, error) {
 		s.cfg.Logger.WarnContext(ctx, "replacing the stored CRL", "scope", sh.scope.String(), "number", int64(head.Published), "cause", err)
 	}
 	due := unusable || !s.cfg.Now().Before(s.dueAt(sh, head))
-	if due || head.Changed {
+	if wanted := sh.wanted.Load(); due || wanted || head.Changed {
 		if head, err = s.build(ctx, sh, head, Series{sh.scope, false}, due); err != nil {
 			return s.tryAgain(sh, err)
 		}
+		sh.wanted.CompareAndSwap(wanted, false)
 	}
 	if !s.cfg.Now().Before(s.deltaDueAt(sh, head)) {
 		if head, err = s.build(ctx, sh, head, Series{sh.scope, true}, true); err != nil {
