@@ -115,6 +115,7 @@ func (a *app) prepare(ctx context.Context) error {
 	if err := a.recover(ctx); err != nil {
 		return err
 	}
+	a.adopt(ctx)
 	// Without the device there must be something to serve, which is the CRLs of
 	// before; everything else is made when it is back.
 	if err := a.crl.Prepare(ctx); err != nil {

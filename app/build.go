@@ -154,6 +154,21 @@ func (a *app) recover(ctx context.Context) error {
 	return nil
 }
 
+// adopt has the authorities' own certificates in the table of all statuses, where
+// one of the issuers signed them.
+func (a *app) adopt(ctx context.Context) {
+	for _, is := range a.issuers {
+		for _, chain := range is.Chains() {
+			for _, cert := range chain {
+				if _, err := a.ca.Adopt(ctx, cert); err != nil {
+					a.log.WarnContext(ctx, "the status of an authority's certificate is not served, nor can it be revoked",
+						"subject", cert.Subject.String(), "error", err)
+				}
+			}
+		}
+	}
+}
+
 // presigned are the hashes of CertIDs that responses are signed ahead for.
 var presigned = map[string][]ocsp.Hash{
 	config.PresignSHA1:       {ocsp.SHA1},

@@ -14,6 +14,7 @@ import (
 const (
 	ActionIntended  = "certificate.intended"  // about to be signed
 	ActionIssued    = "certificate.issued"    // signed and recorded
+	ActionAdopted   = "certificate.adopted"   // an authority's, signed before or elsewhere
 	ActionVoided    = "certificate.voided"    // never signed; the serial is spent
 	ActionAbandoned = "certificate.abandoned" // perhaps signed, never handed out
 	ActionRevoked   = "certificate.revoked"
@@ -39,7 +40,8 @@ type intentDetail struct {
 	NotBefore time.Time    `json:"not_before"`
 	NotAfter  time.Time    `json:"not_after"`
 	SPKIHash  string       `json:"spki_sha256"`
-	TBSHash   string       `json:"tbs_sha256"`
+	TBSHash   string       `json:"tbs_sha256,omitempty"`
+	DERHash   string       `json:"der_sha256,omitempty"` // of one that was signed elsewhere
 }
 
 type issuedDetail struct {

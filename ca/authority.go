@@ -168,7 +168,7 @@ func (a *Authority) addProfiles(list []Profile, def string) error {
 	a.profiles = make(map[string]*Profile, len(list)+2)
 	var errs []error
 	for _, p := range list {
-		if a.profiles[p.Name] != nil || p.Name == ProfileSelf || p.Name == ProfileResponder {
+		if a.profiles[p.Name] != nil || p.Name == ProfileSelf || p.Name == ProfileResponder || p.Name == ProfileAuthority {
 			errs = append(errs, &FieldError{Profile: p.Name, Field: "name", Problem: "is taken"})
 			continue
 		}

@@ -188,6 +188,9 @@ type Store interface {
 	Record(ctx context.Context, s Serial) (Record, error)
 	// RecordsOf is Record for up to MaxRevocations serials; those never assigned are left out.
 	RecordsOf(ctx context.Context, serials []Serial) ([]Record, error)
+	// Adopt records c as issued, with e in the same transaction, and reports false
+	// if it is there. ErrSerialTaken: another one has its serial.
+	Adopt(ctx context.Context, c Certificate, spki [32]byte, e audit.Entry) (bool, error)
 	// Revoke does what r.Apply says of what is there, with e in the same transaction.
 	//
 	// Each change of status takes the next number of its issuer in the same

@@ -90,4 +90,7 @@ const (
 	ProfileSelf = "secsy-self"
 	// ProfileResponder is for delegated OCSP responders (RFC 6960 §4.2.2.2).
 	ProfileResponder = "secsy-ocsp-responder"
+	// ProfileAuthority is what certificates of authorities have that were adopted;
+	// nothing is issued by it.
+	ProfileAuthority = "secsy-authority"
 )

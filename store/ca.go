@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -53,6 +54,35 @@ func beginIntent(ctx context.Context, tx Tx, in ca.Intent) error {
 		return err
 	}
 	return appendAudit(ctx, tx, in.Intended())
+}
+
+// Adopt records an authority's certificate that was signed outside of any ledger.
+func (c *CA) Adopt(ctx context.Context, cert ca.Certificate, spki [32]byte, e audit.Entry) (added bool, err error) {
+	err = c.db.Write(ctx, func(ctx context.Context, tx Tx) error {
+		n, err := tx.Exec(ctx, `INSERT INTO certificates (serial, id, issuer, profile, state, der, spki_hash, names, requester,
+				not_before, not_after, created_at, lease_until, names_hash)
+			VALUES ($1, $2, $3, $4, 'issued', $5, $6, '[]', $7, $8, $9, $10, 0, '')
+			ON CONFLICT (serial) DO NOTHING`,
+			string(cert.Serial), cert.ID, string(cert.Issuer), cert.Profile, cert.DER, hex.EncodeToString(spki[:]), e.Actor,
+			micros(cert.NotBefore), micros(cert.NotAfter), micros(e.At))
+		if err != nil {
+			return err
+		}
+		if added = n == 1; added {
+			return appendAudit(ctx, tx, e)
+		}
+		var issuer string
+		var der []byte
+		err = tx.QueryRow(ctx, `SELECT c.issuer, c.der FROM certificates c WHERE c.serial = $1`, string(cert.Serial)).Scan(&issuer, &der)
+		if err == nil && (issuer != string(cert.Issuer) || !bytes.Equal(der, cert.DER)) {
+			err = ca.ErrSerialTaken
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("adopting %s: %w", cert.Serial, err)
+	}
+	return added, nil
 }
 
 // commitIntent puts the signed certificate in place of the intent, or fails

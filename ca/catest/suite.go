@@ -1,6 +1,7 @@
 package catest
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -36,6 +37,7 @@ func StoreSuite(t *testing.T, open func(t *testing.T) ca.Store) {
 		{"OnlyAHoldIsReleased", onlyHolds},
 		{"EachChangeOfStatusTakesTheNextNumberOfItsIssuer", statusNumbers},
 		{"ManyAreRevokedInOneStepAndEachForItself", revokeMany},
+		{"AnAdoptedCertificateIsAsIfIssued", adopted},
 		{"BlockedKeyStaysBlocked", blockedKey},
 		{"OnlyIssuedCertificatesAreRevoked", onlyIssued},
 		{"ExpiredIntentsComeOldestFirst", expired},
@@ -467,5 +469,38 @@ func concurrentSerial(t *testing.T, s ca.Store) {
 	wg.Wait()
 	if won.Load() != 1 {
 		t.Fatalf("%d own the serial", won.Load())
+	}
+}
+
+func adopted(t *testing.T, s ca.Store) {
+	in := Intent(1)
+	c := ca.Certificate{
+		ID: in.ID, Serial: in.Serial, Issuer: in.Issuer, Profile: ca.ProfileAuthority, DER: []byte{1, 2, 3},
+		NotBefore: in.NotBefore, NotAfter: in.NotAfter,
+	}
+	entry := func() audit.Entry { return audit.New("system", ca.ActionAdopted, "certificate/"+string(c.Serial), nil) }
+	for _, want := range []bool{true, false, false} {
+		if got, err := s.Adopt(t.Context(), c, in.SPKIHash, entry()); err != nil || got != want {
+			t.Fatalf("%v, %v; want %v", got, err, want)
+		}
+	}
+	rec, err := s.Record(t.Context(), c.Serial)
+	if err != nil || rec.State != ca.Issued || !bytes.Equal(rec.DER, c.DER) || rec.Issuer != c.Issuer || rec.SPKIHash != in.SPKIHash || !rec.NotAfter.Equal(c.NotAfter) || rec.CreatedAt.IsZero() {
+		t.Errorf("%+v, %v", rec, err)
+	}
+	other := c
+	other.ID, other.DER = Intent(2).ID, []byte{3, 2, 1}
+	if _, err := s.Adopt(t.Context(), other, in.SPKIHash, entry()); !errors.Is(err, ca.ErrSerialTaken) {
+		t.Errorf("another one with its serial: %v", err)
+	}
+	if err := s.PlainLedger().Begin(t.Context(), in); !errors.Is(err, ca.ErrSerialTaken) {
+		t.Errorf("the serial was assigned again: %v", err)
+	}
+	r := ca.Revocation{Serial: c.Serial, Reason: ca.CessationOfOperation, At: suiteTime, Requester: ca.Requester{Actor: "test"}}
+	if err := s.Revoke(t.Context(), r, r.Entry()); err != nil {
+		t.Errorf("revoking it: %v", err)
+	}
+	if rec, err := s.Record(t.Context(), c.Serial); err != nil || !rec.Revoked() || rec.StatusSeq == 0 {
+		t.Errorf("%+v, %v", rec, err)
 	}
 }
