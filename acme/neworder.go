@@ -22,13 +22,19 @@ type newOrderBody struct {
 
 // newOrder takes an order and makes the authorizations that it needs (RFC 8555 §7.4).
 func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
-	req, err := s.signedByAccount(r, terms{class: s.classes.newOrder})
+	c, err := s.claimByAccount(r, terms{class: s.classes.newOrder})
 	if err != nil {
 		return err
 	}
+	req := c.req // confirmed by CreateOrder, or before anything is said that is not about the request
 	var body newOrderBody
 	if err := req.decode(&body); err != nil {
 		return err
+	}
+	if body.Replaces != "" { // much is read for that
+		if req, err = s.confirm(r, c); err != nil {
+			return err
+		}
 	}
 	o, err := s.orderOf(req.account, body)
 	if err != nil {
@@ -59,15 +65,23 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 	if o.AutoRenewal == nil { // a row is the same as no other order
 		o.SetHash = s.setHash(o, by)
 	}
-	same, ok, err := s.sameOrder(r.Context(), o)
-	if err != nil {
+	o, found, err := s.placeOrFind(r.Context(), o, by, c.signer())
+	if err == nil && !found {
+		s.metrics.order("created")
+		return s.writeOrder(w, http.StatusCreated, o)
+	}
+	if _, err := s.confirm(r, c); err != nil {
 		return err
 	}
-	if ok {
+	if found && err == nil {
 		s.metrics.order("reused")
-		return s.writeOrder(w, http.StatusCreated, same)
+		return s.writeOrder(w, http.StatusCreated, o)
 	}
-	o, err = s.place(r.Context(), o, by)
+	return s.notPlaced(w, r, o, err)
+}
+
+// notPlaced says why there is no such order, or which one there is instead.
+func (s *Server) notPlaced(w http.ResponseWriter, r *http.Request, o Order, err error) error {
 	if errors.Is(err, ErrReplaced) {
 		old, err := s.resumeReplacing(r.Context(), o)
 		if err != nil {
@@ -81,11 +95,7 @@ func (s *Server) newOrder(w http.ResponseWriter, r *http.Request) error {
 	if p, ok := errors.AsType[*PausedError](err); ok {
 		return s.paused(r, o.AccountID, p)
 	}
-	if err != nil {
-		return tooMany(err, s.cfg.MaxOpenOrders)
-	}
-	s.metrics.order("created")
-	return s.writeOrder(w, http.StatusCreated, o)
+	return tooMany(err, s.cfg.MaxOpenOrders)
 }
 
 // orderOf checks the form of what the client sent.

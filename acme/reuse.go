@@ -81,16 +81,28 @@ func (s *Server) setHash(o Order, by ancestry) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// sameOrder finds the order that the account has open for the same.
-func (s *Server) sameOrder(ctx context.Context, o Order) (Order, bool, error) {
+// placeOrFind stores an order, or finds the one that the account has open for the same.
+func (s *Server) placeOrFind(ctx context.Context, o Order, by ancestry, signer Signer) (placed Order, found bool, err error) {
+	const tries = 3
+	for range tries {
+		if placed, err = s.place(ctx, o, by, signer); !errors.Is(err, ErrSame) {
+			return placed, false, err
+		}
+		placed, err = s.store.SameOrder(ctx, SameOrderQuery{AccountID: o.AccountID, SetHash: o.SetHash, Until: s.sameUntil(o)})
+		if !isNotFound(err) {
+			return placed, true, err
+		}
+	}
+	return o, false, ErrMoved
+}
+
+// sameUntil is when an open order must expire later to be given instead of o, zero
+// for none.
+func (s *Server) sameUntil(o Order) time.Time {
 	if !s.cfg.ReuseOrders || o.SetHash == "" {
-		return Order{}, false, nil
+		return time.Time{}
 	}
-	same, err := s.store.SameOrder(ctx, SameOrderQuery{AccountID: o.AccountID, SetHash: o.SetHash, Until: o.CreatedAt.Add(margin(s.cfg.OrderLifetime))})
-	if isNotFound(err) {
-		return Order{}, false, nil
-	}
-	return same, err == nil, err
+	return o.CreatedAt.Add(margin(s.cfg.OrderLifetime))
 }
 
 // held are valid authorizations of an account, to be relied on again.
@@ -195,12 +207,13 @@ func (s *Server) cover(o *Order, by ancestry, h held) ([]Authorization, error) {
 }
 
 // place stores an order with what it needs.
-func (s *Server) place(ctx context.Context, o Order, by ancestry) (Order, error) {
+func (s *Server) place(ctx context.Context, o Order, by ancestry, signer Signer) (Order, error) {
 	h, err := s.held(ctx, o, by)
 	if err != nil {
 		return o, err
 	}
 	limits := s.orderLimits(o)
+	limits.By, limits.Unlike = signer, s.sameUntil(o)
 	for {
 		made, err := s.cover(&o, by, h)
 		if err != nil {

@@ -19,6 +19,10 @@ var (
 	ErrMoved = errors.New("acme: the object moved on")
 	// ErrKeyTaken says that another account has the key.
 	ErrKeyTaken = errors.New("acme: key belongs to another account")
+	// ErrUnsigned says that the account is not as it signed any more.
+	ErrUnsigned = errors.New("acme: the account changed its key or has ended")
+	// ErrSame says that there is an open order for the same.
+	ErrSame = errors.New("acme: there is an open order for the same")
 	// ErrTooManyOpen says that the account has its fill of unfinished orders.
 	ErrTooManyOpen = errors.New("acme: too many open orders")
 	// ErrUnproven says that an authorization that an order relies on no longer
@@ -120,8 +124,8 @@ func (s Signer) Actor() string { return actor(s.AccountID) }
 // Orders keeps orders.
 type Orders interface {
 	// CreateOrder stores o with as, the authorizations that are made for it, and
-	// debits its identifiers in one transaction, or fails with ErrTooManyOpen, a
-	// *QuotaError, or ErrReplaced if another order that is neither invalid nor
+	// debits its identifiers in one transaction, or fails with ErrUnsigned,
+	// ErrSame, ErrTooManyOpen, a *QuotaError, or ErrReplaced if another order that is neither invalid nor
 	// expired replaces the same certificate. What failed has cost nothing. The
 	// other authorizations of o must be valid ones of its account that do not
 	// expire before it: ErrMoved says that they are not.
@@ -141,6 +145,11 @@ type OrderLimits struct {
 	Quota   ratelimit.Quota // of identifiers; the zero Quota is off
 	Debits  []Debit         // further ones, all or none
 	Pausing bool            // whether what is paused may not be needed
+	// By is who signed; the zero Signer asks for nobody.
+	By Signer
+	// Unlike refuses an order for which there is an open one with the same SetHash
+	// that expires later than then; zero: not.
+	Unlike time.Time
 	// KeepUntil is when the order is deleted at the earliest, once it is valid.
 	KeepUntil time.Time
 }

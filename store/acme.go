@@ -265,7 +265,20 @@ func scanOrder(row Row) (acme.Order, error) {
 
 // CreateOrder stores o with its authorizations.
 func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authorization, l acme.OrderLimits) error {
-	err := s.write(ctx, "creating order", func(ctx context.Context, tx Tx) error {
+	var same bool
+	err := s.write(ctx, "creating order", func(ctx context.Context, tx Tx) (err error) {
+		// Not by an error: what is there may not be durable yet, which only a
+		// transaction that is kept waits for.
+		defer func() {
+			if same = errors.Is(err, acme.ErrSame); same {
+				err = nil
+			}
+		}()
+		if l.Quota.Active() || len(l.Debits) > 0 { // before anything is debited
+			if err := refuseOrder(ctx, tx, o, l); err != nil {
+				return err
+			}
+		}
 		if o.Replaces != "" {
 			if err := expireReplacing(ctx, tx, o); err != nil {
 				return err
@@ -298,17 +311,23 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 			SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $17, $19, $20
 			WHERE (SELECT COUNT(*) FROM (SELECT 1 FROM acme_orders
 				WHERE account_id = $2 AND status IN ('pending', 'ready') LIMIT $16) open_ones) < $16
-				AND ($18 = 0 OR NOT EXISTS (SELECT 1 FROM acme_failures f WHERE f.account_id = $2 AND f.paused_at <> 0))`,
+				AND ($18 = 0 OR NOT EXISTS (SELECT 1 FROM acme_failures f WHERE f.account_id = $2 AND f.paused_at <> 0))
+				AND NOT EXISTS (`+openSame("$2", "$14", "$21")+`)
+				AND ($22 = '' OR EXISTS (SELECT 1 FROM acme_accounts y WHERE y.id = $2 AND y.thumbprint = $22 AND y.status = 'valid'))`,
 				o.ID, o.AccountID, string(o.Status), o.Profile, asJSON(o.Identifiers), asJSON(o.AuthzIDs), notValid(as),
 				micros(o.NotBefore), micros(o.NotAfter), micros(o.CreatedAt), micros(o.Expires), micros(o.Expires),
 				o.Directory, o.SetHash, string(o.Replaces), int64(l.MaxOpen), flag(o.Renewal), flag(pausing),
-				acme.WriteAutoRenewal(o.AutoRenewal), micros(l.KeepUntil))
+				acme.WriteAutoRenewal(o.AutoRenewal), micros(l.KeepUntil), unlike(l), l.By.Thumbprint)
 		}
-		// One look for both, and for most accounts the only one.
+		// One look for all of that, and for most orders the only one.
 		pausing := l.Pausing && len(as) > 0
 		n, err := insert(pausing)
 		if err == nil && n == 0 {
-			if err = whyNotOrdered(ctx, tx, o, as, pausing); err == nil {
+			err = refuseOrder(ctx, tx, o, l)
+			if err == nil {
+				err = whyNotOrdered(ctx, tx, o, as, pausing)
+			}
+			if err == nil {
 				n, err = insert(false)
 			}
 		}
@@ -322,6 +341,9 @@ func (s *ACME) CreateOrder(ctx context.Context, o acme.Order, as []acme.Authoriz
 	})
 	if o.Replaces != "" && errors.Is(err, ErrUnique) {
 		return acme.ErrReplaced
+	}
+	if err == nil && same {
+		return acme.ErrSame
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -124,6 +125,38 @@ func (s *ACME) ReusableAuthorizations(ctx context.Context, q acme.ReuseQuery) ([
 const sameOrder = `SELECT ` + orderColumns + ` FROM acme_orders o
 	WHERE o.account_id = $1 AND o.set_hash = $2 AND o.set_hash <> '' AND o.status IN ('pending', 'ready') AND o.expires > $3
 	ORDER BY o.expires DESC, o.id LIMIT 1`
+
+// openSame selects from the orders that are open for the same wish.
+func openSame(account, hash, until string) string {
+	return `SELECT 1 FROM acme_orders s WHERE s.account_id = ` + account + ` AND s.set_hash = ` + hash + ` AND s.set_hash <> ''
+		AND s.status IN ('pending', 'ready') AND s.expires > ` + until
+}
+
+// unlike is when an order must expire later to be the same.
+func unlike(l acme.OrderLimits) int64 {
+	if l.Unlike.IsZero() {
+		return math.MaxInt64
+	}
+	return micros(l.Unlike)
+}
+
+// refuseOrder returns why there is no order whatever else speaks against it: who
+// asks for what is there already is refused nothing.
+func refuseOrder(ctx context.Context, tx Tx, o acme.Order, l acme.OrderLimits) error {
+	var signed, same int64
+	if err := tx.QueryRow(ctx, `SELECT (SELECT COUNT(*) FROM acme_accounts y WHERE y.id = $1 AND y.thumbprint = $2 AND y.status = 'valid'),
+			(SELECT COUNT(*) FROM (`+openSame("$1", "$3", "$4")+` LIMIT 1) one)`,
+		o.AccountID, l.By.Thumbprint, o.SetHash, unlike(l)).Scan(&signed, &same); err != nil {
+		return err
+	}
+	switch {
+	case signed == 0 && l.By != (acme.Signer{}):
+		return acme.ErrUnsigned
+	case same > 0:
+		return acme.ErrSame
+	}
+	return nil
+}
 
 // SameOrder finds the open order for the same wish.
 func (s *ACME) SameOrder(ctx context.Context, q acme.SameOrderQuery) (o acme.Order, err error) {

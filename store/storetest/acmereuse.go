@@ -11,6 +11,7 @@ import (
 	"github.com/secsy-pki/secsy-pki/acme"
 	"github.com/secsy-pki/secsy-pki/audit"
 	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/ratelimit"
 	"github.com/secsy-pki/secsy-pki/store"
 )
 
@@ -24,6 +25,7 @@ func ACMEReuse(t *testing.T, open func(t *testing.T) *store.DB) {
 		"DeactivationAndClaimAgree":             acmeDeactivateRace,
 		"DeactivationAndNewOrderAgree":          acmeDeactivateOrderRace,
 		"TheSameOrderIsTheOpenOneOfTheAccount":  acmeSameOrder,
+		"NoOrderBesideTheSameOrForNoAccount":    acmeUnlike,
 		"AuthorizationsStayWhileAnOrderIsAlive": acmeReusedPurge,
 		"AuthorizationsAheadAreBounded":         acmeAhead,
 		"HoldsLooksAtDomainsAbove":              acmeHoldsBelow,
@@ -274,6 +276,49 @@ func acmeDeactivateOrderRace(t *testing.T, w acmeWorld) {
 			}
 		}
 	}
+}
+
+func acmeUnlike(t *testing.T, w acmeWorld) {
+	ctx := t.Context()
+	a := w.account(t)
+	place := func(hash, thumbprint string, change func(*acme.OrderLimits)) error {
+		o, as := acmeOrder(a.ID, "a.example")
+		o.SetHash = hash
+		l := acme.OrderLimits{MaxOpen: 3, Unlike: acmeNow, By: acme.Signer{AccountID: a.ID, Thumbprint: thumbprint}}
+		if change != nil {
+			change(&l)
+		}
+		return w.CreateOrder(ctx, o, as, l)
+	}
+	must(t, place("one", a.Thumbprint, nil))
+	wantErr(t, place("one", a.Thumbprint, nil), acme.ErrSame)
+	wantErr(t, place("two", "another", nil), acme.ErrUnsigned)
+	wantErr(t, place("one", "another", nil), acme.ErrUnsigned)
+	must(t, place("two", a.Thumbprint, nil))
+	// It is no order of its own, so nothing that orders are refused for matters.
+	for _, change := range []func(*acme.OrderLimits){
+		func(l *acme.OrderLimits) { l.MaxOpen = 1 },
+		func(l *acme.OrderLimits) { l.Quota = ratelimit.Quota{Limit: 1, Window: time.Hour} },
+		func(l *acme.OrderLimits) { l.Pausing = true },
+	} {
+		wantErr(t, place("one", a.Thumbprint, change), acme.ErrSame)
+	}
+	var over *acme.QuotaError
+	quota := func(l *acme.OrderLimits) { l.Quota = acmeTen.Quota; l.Quota.Limit = 1; l.Unlike = time.Time{} }
+	for range 3 {
+		if err := place("one", a.Thumbprint, quota); errors.As(err, &over) {
+			break
+		}
+	}
+	if over == nil {
+		t.Error("the quota was never used up")
+	}
+	late := func(l *acme.OrderLimits) { l.MaxOpen, l.Unlike = 10, acmeNow.Add(1000*time.Hour) }
+	must(t, place("one", a.Thumbprint, late))
+	must(t, place("", a.Thumbprint, func(l *acme.OrderLimits) { l.MaxOpen = 10 }))
+	must(t, place("", a.Thumbprint, func(l *acme.OrderLimits) { l.MaxOpen = 10 }))
+	must(t, w.DeactivateAccount(ctx, a.ID, acme.Closing{}, acmeEntry()))
+	wantErr(t, place("three", a.Thumbprint, nil), acme.ErrUnsigned)
 }
 
 func acmeSameOrder(t *testing.T, w acmeWorld) {
