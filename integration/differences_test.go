@@ -54,7 +54,7 @@ var differences = []difference{
 		why: "the same",
 	},
 	{
-		what: "a challenge answered with a key authorization", facet: "outcome", ours: "200 processing", pebble: "400 malformed", probes: []string{"challenge: with a key authorization of old"},
+		what: "a challenge answered with a key authorization", facet: "outcome", ours: "200 valid", pebble: "400 malformed", probes: []string{"challenge: with a key authorization of old"},
 		why: "clients of old drafts send it; RFC 8555 §7.3 has unknown members ignored",
 	},
 	{
