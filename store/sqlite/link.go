@@ -20,7 +20,7 @@ import (
 type link struct {
 	raw    *sqlite3.SQLiteConn
 	params *rewriter
-	steers map[string]driver.Stmt // statements without parameters that steer the transaction
+	steers map[string]*sqlite3.SQLiteStmt // statements without parameters that steer the transaction
 
 	// The arguments of a statement and the row of the open query, of which there
 	// is one at a time.
@@ -36,7 +36,7 @@ func dial(path string, params *rewriter, options url.Values, pragmas ...string) 
 	if err != nil {
 		return nil, classify(err)
 	}
-	l := &link{raw: c.(*sqlite3.SQLiteConn), params: params, steers: make(map[string]driver.Stmt)}
+	l := &link{raw: c.(*sqlite3.SQLiteConn), params: params, steers: make(map[string]*sqlite3.SQLiteStmt)}
 	for _, q := range pragmas {
 		if _, err := l.raw.ExecContext(context.Background(), q, nil); err != nil {
 			return nil, errors.Join(classify(err), l.close())
@@ -49,13 +49,14 @@ func dial(path string, params *rewriter, options url.Values, pragmas ...string) 
 func (l *link) steer(q string) error {
 	stmt, ok := l.steers[q]
 	if !ok {
-		var err error
-		if stmt, err = l.raw.Prepare(q); err != nil {
+		s, err := l.raw.Prepare(q)
+		if err != nil {
 			return classify(err)
 		}
+		stmt = s.(*sqlite3.SQLiteStmt)
 		l.steers[q] = stmt
 	}
-	_, err := stmt.Exec(nil) //nolint:staticcheck // without a context, the driver makes no goroutine to watch it
+	_, err := stmt.ExecContext(context.Background(), nil)
 	return classify(err)
 }
 

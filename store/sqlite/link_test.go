@@ -77,7 +77,9 @@ func compiledAgain(t *testing.T, c *sqlite3.SQLiteConn, q string) int64 {
 	}
 	defer func() { _ = stmt.Close() }()
 	for n := range int64(5) {
-		rows, err := stmt.Query([]driver.Value{"x", n, n + 3}) //nolint:staticcheck // it has no context to watch
+		rows, err := stmt.(*sqlite3.SQLiteStmt).QueryContext(context.Background(), []driver.NamedValue{
+			{Ordinal: 1, Value: "x"}, {Ordinal: 2, Value: n}, {Ordinal: 3, Value: n + 3},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,14 +129,12 @@ func TestValuesGoOnlyWhereTheyFit(t *testing.T) {
 
 // BenchmarkReadRow is a row of five columns by its key, on one connection.
 func BenchmarkReadRow(b *testing.B) {
-	l := dialTest(b)
-	ctx := b.Context()
+	l, ctx := dialTest(b), context.WithoutCancel(b.Context())
 	var (
 		id, account, status string
 		tries               int64
 		csr                 []byte
 	)
-	ctx = context.WithoutCancel(ctx)
 	args := []any{"an id of some length", "an account of some length"}
 	b.ReportAllocs()
 	for b.Loop() {
