@@ -41,6 +41,15 @@ func TestWebServersGetTheirOwnCertificates(t *testing.T) {
 	verifyAudit(t, s)
 }
 
+// TestRealClientsOfStatus has those check a certificate's status that no other
+// test has.
+func TestRealClientsOfStatus(t *testing.T) {
+	t.Parallel()
+	s := startQuickstart(t, quickstart{})
+	s.toAskAbout(t)
+	runClients(t, s, dnsMock{}, "ocsp-stapling-apache", "status-nss", "status-java")
+}
+
 // runClients runs scripts one after another: they share the port of http-01.
 func runClients(t *testing.T, s *server, dns dnsMock, scripts ...string) {
 	t.Helper()
