@@ -12,17 +12,41 @@ import (
 	"github.com/secsy-pki/secsy-pki/audit"
 )
 
+const insertAudit = `INSERT INTO audit_entries (id, at, actor, action, object, remote, request, detail) VALUES `
+
 // appendAudit writes e in the transaction that makes its fact true. It has no
 // place in the chain yet.
 func appendAudit(ctx context.Context, tx Tx, e audit.Entry) error {
-	e = e.Bounded() // fields may have been set since audit.New
-	_, err := tx.Exec(ctx, `INSERT INTO audit_entries (id, at, actor, action, object, remote, request, detail)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-		e.ID, e.At.UnixMicro(), e.Actor, e.Action, e.Object, e.Remote, e.Request, string(e.Detail))
+	_, err := tx.Exec(ctx, insertAudit+`($1, $2, $3, $4, $5, $6, $7, $8)`, auditValues(e)...)
 	if err != nil {
 		return fmt.Errorf("writing audit entry %s: %w", e.Action, err)
 	}
 	return nil
+}
+
+// appendAudits is appendAudit for a few hundred facts, in one statement.
+func appendAudits(ctx context.Context, tx Tx, entries []audit.Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	var (
+		rows []string
+		args []any
+	)
+	for _, e := range entries {
+		values := auditValues(e)
+		rows = append(rows, "("+holders(len(args)+1, len(values))+")")
+		args = append(args, values...)
+	}
+	if _, err := tx.Exec(ctx, insertAudit+strings.Join(rows, ", "), args...); err != nil {
+		return fmt.Errorf("writing audit entries: %w", err)
+	}
+	return nil
+}
+
+func auditValues(e audit.Entry) []any {
+	e = e.Bounded() // fields may have been set since audit.New
+	return []any{e.ID, e.At.UnixMicro(), e.Actor, e.Action, e.Object, e.Remote, e.Request, string(e.Detail)}
 }
 
 // Audit keeps audit entries and the chain over them. It is an audit.Log and an

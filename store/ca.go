@@ -300,6 +300,8 @@ func revoke(ctx context.Context, tx Tx, rs []ca.Revocation, entries []audit.Entr
 		return nil, err
 	}
 	errs := make([]error, len(rs))
+	var done []audit.Entry
+	changes := statusChanges{was: make(map[ca.Serial]int64, len(rs))}
 	for i, r := range rs {
 		rec, known := now[r.Serial]
 		if !known {
@@ -311,9 +313,7 @@ func revoke(ctx context.Context, tx Tx, rs []ca.Revocation, entries []audit.Entr
 			heads[rec.Issuer]++
 			next.StatusSeq = heads[rec.Issuer]
 			now[r.Serial] = next
-			if err := writeStatus(ctx, tx, rec, next); err != nil {
-				return nil, err
-			}
+			changes.add(rec)
 		}
 		if r.BlockKey && !errors.Is(err, ca.ErrNotFound) {
 			blocked, blockErr := blockKey(ctx, tx, r)
@@ -324,12 +324,15 @@ func revoke(ctx context.Context, tx Tx, rs []ca.Revocation, entries []audit.Entr
 				err = nil // the proof may come after a revocation for the same reason
 			}
 		}
-		if errs[i] = err; err != nil {
-			continue
+		if errs[i] = err; err == nil {
+			done = append(done, entries[i])
 		}
-		if err := appendAudit(ctx, tx, entries[i]); err != nil {
-			return nil, err
-		}
+	}
+	if err := changes.write(ctx, tx, now); err != nil {
+		return nil, err
+	}
+	if err := appendAudits(ctx, tx, done); err != nil {
+		return nil, err
 	}
 	return errs, moveHeads(ctx, tx, heads)
 }
@@ -393,14 +396,44 @@ func statusOf(ctx context.Context, tx Tx, serials []ca.Serial) (map[ca.Serial]ca
 // was there at the same time.
 var errStatusMoved = errors.New("store: the status changed meanwhile")
 
-func writeStatus(ctx context.Context, tx Tx, was, is ca.Record) error {
-	n, err := tx.Exec(ctx, `UPDATE certificates SET revoked_at = $1, reason = $2, invalidity_at = $3, revocation_seq = $4
-		WHERE serial = $5 AND state = 'issued' AND revocation_seq = $6`,
-		micros(is.RevokedAt), int64(is.Reason), micros(is.InvalidityAt), is.StatusSeq, string(is.Serial), was.StatusSeq)
+// statusChanges are the certificates whose status one transaction changes, each
+// once, and the numbers of their last changes before it.
+type statusChanges struct {
+	serials []ca.Serial
+	was     map[ca.Serial]int64
+}
+
+func (c *statusChanges) add(was ca.Record) {
+	if _, twice := c.was[was.Serial]; !twice {
+		c.serials = append(c.serials, was.Serial)
+		c.was[was.Serial] = was.StatusSeq
+	}
+}
+
+// write makes of all of them what is says, in one statement.
+func (c *statusChanges) write(ctx context.Context, tx Tx, is map[ca.Serial]ca.Record) error {
+	if len(c.serials) == 0 {
+		return nil
+	}
+	var q strings.Builder
+	q.WriteString(`UPDATE certificates SET revoked_at = v.column2, reason = v.column3, invalidity_at = v.column4, revocation_seq = v.column5
+		FROM (VALUES `)
+	var args []any
+	for i, serial := range c.serials {
+		if i > 0 {
+			q.WriteString(", ")
+		}
+		rec := is[serial]
+		args = append(args, string(serial), micros(rec.RevokedAt), int64(rec.Reason), micros(rec.InvalidityAt), rec.StatusSeq, c.was[serial])
+		n := len(args)
+		fmt.Fprintf(&q, `($%d, CAST($%d AS BIGINT), CAST($%d AS BIGINT), CAST($%d AS BIGINT), CAST($%d AS BIGINT), CAST($%d AS BIGINT))`, n-5, n-4, n-3, n-2, n-1, n)
+	}
+	q.WriteString(`) v WHERE certificates.serial = v.column1 AND certificates.state = 'issued' AND certificates.revocation_seq = v.column6`)
+	n, err := tx.Exec(ctx, q.String(), args...)
 	if err != nil {
 		return fmt.Errorf("writing status: %w", err)
 	}
-	if n == 0 {
+	if n != int64(len(c.serials)) {
 		return errStatusMoved
 	}
 	return nil
