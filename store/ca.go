@@ -418,7 +418,10 @@ func (c *statusChanges) write(ctx context.Context, tx Tx, is map[ca.Serial]ca.Re
 	var q strings.Builder
 	q.WriteString(`UPDATE certificates SET revoked_at = v.column2, reason = v.column3, invalidity_at = v.column4, revocation_seq = v.column5
 		FROM (VALUES `)
-	var args []any
+	var (
+		args []any
+		keys []string
+	)
 	for i, serial := range c.serials {
 		if i > 0 {
 			q.WriteString(", ")
@@ -426,9 +429,12 @@ func (c *statusChanges) write(ctx context.Context, tx Tx, is map[ca.Serial]ca.Re
 		rec := is[serial]
 		args = append(args, string(serial), micros(rec.RevokedAt), int64(rec.Reason), micros(rec.InvalidityAt), rec.StatusSeq, c.was[serial])
 		n := len(args)
+		keys = append(keys, "$"+strconv.Itoa(n-5))
 		fmt.Fprintf(&q, `($%d, CAST($%d AS BIGINT), CAST($%d AS BIGINT), CAST($%d AS BIGINT), CAST($%d AS BIGINT), CAST($%d AS BIGINT))`, n-5, n-4, n-3, n-2, n-1, n)
 	}
-	q.WriteString(`) v WHERE certificates.serial = v.column1 AND certificates.state = 'issued' AND certificates.revocation_seq = v.column6`)
+	// SQLite would rather read the whole table than the few rows of v first.
+	q.WriteString(`) v WHERE certificates.serial IN (` + strings.Join(keys, ", ") + `)
+		AND certificates.serial = v.column1 AND certificates.state = 'issued' AND certificates.revocation_seq = v.column6`)
 	n, err := tx.Exec(ctx, q.String(), args...)
 	if err != nil {
 		return fmt.Errorf("writing status: %w", err)

@@ -7,9 +7,11 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/csv"
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"os"
@@ -280,6 +282,51 @@ func TestHoldAndReleaseTakeSeveral(t *testing.T) {
 	}
 	if code, _, _ := o.do(t, "cert", "release"); code != exitUsage {
 		t.Errorf("without a serial: got %d", code)
+	}
+}
+
+// What docs/revocation.md says to type is understood: commands, flags, no more arguments than there may be.
+func TestRevocationIsDoneAsItsPageSays(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/revocation.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for line := range strings.Lines(strings.ReplaceAll(string(page), "\\\n", "")) {
+		line, ok := strings.CutPrefix(line, "    secsy-pki ")
+		if !ok {
+			continue
+		}
+		seen++
+		r := csv.NewReader(strings.NewReader(strings.TrimSpace(line)))
+		r.Comma = ' '
+		r.LazyQuotes = true
+		words, err := r.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		words = slices.DeleteFunc(words, func(w string) bool { return w == "" })
+		cmd, rest, err := newRoot().Find(words)
+		if err == nil {
+			err = cmd.ParseFlags(rest)
+		}
+		if err == nil && cmd.HasSubCommands() {
+			err = errors.New("is no command")
+		}
+		if err == nil && strings.HasPrefix(line, "cert revoke ") {
+			f := cmd.Flags()
+			get := func(name string) string { return f.Lookup(name).Value.String() }
+			rev := &revocation{cmd: cmd, file: get("file"), key: get("key"), yes: true, replaceBy: get("replace-by"), incident: get("open-incident")}
+			rev.Reason, rev.filter.Profile = get("reason"), get("profile")+get("name")+get("account")+get("issuer")+get("incident")
+			err = rev.check(f.Args())
+		}
+		if err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+	if seen < 15 {
+		t.Errorf("only %d commands were found", seen)
 	}
 }
 
