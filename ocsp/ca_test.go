@@ -1,9 +1,12 @@
 package ocsp
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/ca/catest"
+	"github.com/secsy-pki/secsy-pki/keys"
 )
 
 // records lets a CA's own store be asked for states.
@@ -70,6 +74,24 @@ func TestCAAndResponderWorkTogether(t *testing.T) {
 	if own := ask(good.Certificate); own.Status != xocsp.Good {
 		t.Errorf("the responder's own certificate: %d", own.Status)
 	}
+	// NeySlim/ultimate-ca-manager#344: a CA's own certificate has a status as well.
+	if added, err := authority.Adopt(t.Context(), authority.Issuer.Cert); err != nil || added != bytes.Equal(authority.Issuer.Cert.RawIssuer, authority.Issuer.Cert.RawSubject) {
+		t.Fatalf("adopted: %v, %v", added, err)
+	}
+	below := subordinate(t, authority)
+	if added, err := authority.Adopt(t.Context(), below); err != nil || !added {
+		t.Fatalf("adopted: %v, %v", added, err)
+	}
+	if sub := ask(below); sub.Status != xocsp.Good {
+		t.Errorf("an authority below it: %d", sub.Status)
+	}
+	err = authority.Revoke(t.Context(), ca.Revocation{Serial: ca.SerialOf(below.SerialNumber), Reason: ca.CessationOfOperation, Requester: ca.Requester{Actor: "test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sub := ask(below); sub.Status != xocsp.Revoked {
+		t.Errorf("a revoked authority below it: %d", sub.Status)
+	}
 	err = authority.Revoke(t.Context(), ca.Revocation{Serial: issued.Serial, Reason: ca.Superseded, Requester: ca.Requester{Actor: "test"}})
 	if err != nil {
 		t.Fatal(err)
@@ -77,4 +99,21 @@ func TestCAAndResponderWorkTogether(t *testing.T) {
 	if bad := ask(leaf); bad.Status != xocsp.Revoked || bad.RevocationReason != int(ca.Superseded) || time.Since(bad.RevokedAt) > time.Minute {
 		t.Errorf("after the revocation: %d, %d, %v", bad.Status, bad.RevocationReason, bad.RevokedAt)
 	}
+}
+
+// subordinate is an authority that the CA signed outside of its ledger.
+func subordinate(t *testing.T, authority *catest.CA) *x509.Certificate {
+	t.Helper()
+	der, err := x509.CreateCertificate(nil, &x509.Certificate{
+		SerialNumber: big.NewInt(0x7711223344556677), Subject: pkix.Name{CommonName: "below"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	}, authority.Issuer.Cert, newKey(t).Public(), keys.Signer(t.Context(), authority.Issuer.Key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
 }

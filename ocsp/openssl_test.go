@@ -71,6 +71,31 @@ func TestOpenSSLBelievesTheAnswers(t *testing.T) {
 	}
 }
 
+// Also what it hears of archives, of holds, and of serials that nobody has.
+func TestOpenSSLReadsTheExtensions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.server(func(c *Config) { c.Archive, c.RevokeUnissued = 30*24*time.Hour, true })
+	srv := httptest.NewServer(s.Handler())
+	defer srv.Close()
+	issuer := writePEM(t, "issuer.pem", w.issuers[0].Cert.Raw)
+	expired := writePEM(t, "expired.pem", w.leaf(0, 0x7001020304050607, Status{State: ca.Issued, NotAfter: time.Now().Add(-time.Minute)}).Raw)
+	held := writePEM(t, "held.pem", w.leaf(0, 0x7001020304050608, Status{State: ca.Issued, RevokedAt: time.Now().Add(-time.Hour), Reason: ca.CertificateHold}).Raw)
+	for name, c := range map[string]struct{ args, want []string }{
+		"expired":      {[]string{"-cert", expired}, []string{"Response verify OK", expired + ": good", "OCSP Archive Cutoff"}},
+		"held":         {[]string{"-cert", held}, []string{"Response verify OK", held + ": revoked", "Reason: certificateHold"}},
+		"never issued": {[]string{"-serial", "0x5001"}, []string{"Response verify OK", "0x5001: revoked", "Reason: certificateHold", "Jan  1 00:00:00 1970 GMT"}},
+	} {
+		args := append([]string{"ocsp", "-url", srv.URL + "/ocsp", "-CAfile", issuer, "-resp_text", "-no_nonce", "-issuer", issuer}, c.args...)
+		out, _ := exec.CommandContext(t.Context(), "openssl", args...).CombinedOutput()
+		for _, want := range c.want {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%s: no %q in\n%s", name, want, out)
+			}
+		}
+	}
+}
+
 // What openssl signs into a request, names in it or puts twice is read, too.
 func TestOpenSSLsRequestsAreRead(t *testing.T) {
 	t.Parallel()
