@@ -191,7 +191,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, a *answer, cacheab
 }
 
 // sendShared writes a response that is valid now and that caches may keep, as
-// RFC 9919 §6.2 has it.
+// RFC 9919 §7.2 has it.
 func (s *Server) sendShared(w http.ResponseWriter, r *http.Request, a *answer, now time.Time) {
 	h := w.Header()
 	h["Etag"] = a.header.etag

@@ -630,7 +630,7 @@ func (s *Server) answerOf(m signed, refreshAt time.Time) (*answer, error) {
 	sum := sha256.Sum256(body)
 	a := &answer{
 		body:       body,
-		etag:       `"` + hex.EncodeToString(sum[:]) + `"`, // RFC 9919 §6.2
+		etag:       `"` + hex.EncodeToString(sum[:]) + `"`, // RFC 9919 §7.2
 		producedAt: m.response.producedAt,
 		nextUpdate: soonest(m.response.singles),
 		status:     m.response.singles[0].status,
