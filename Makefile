@@ -8,7 +8,7 @@ PKGS = $(shell $(GO) list ./... | grep -v /integration)
 # A number of executions, not a length of time: the same work on every machine.
 FUZZTIME ?= 3000x
 
-.PHONY: run build test check lint race fuzz vuln tidy integration bench bench-store bench-admission bench-fairness bench-hsm bench-ocsp bench-acme soak chaos deps clean help
+.PHONY: run build test check lint race fuzz vuln tidy integration bench bench-store bench-admission bench-fairness bench-hsm bench-ocsp bench-acme bench-crl soak chaos deps clean help
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -59,7 +59,7 @@ integration: build ## the built program against real clients and databases
 	$(GO) test -count=1 -timeout 25m ./integration/...
 
 # bench/ is a module of its own: what we are measured against is no part of the program.
-bench: bench-store bench-admission bench-fairness bench-hsm bench-ocsp bench-acme ## all benchmarks, against others and the bare limit
+bench: bench-store bench-admission bench-fairness bench-hsm bench-ocsp bench-acme bench-crl ## all benchmarks, against others and the bare limit
 
 bench-store: ## SQLite: shared commits against one commit each
 	$(GO) run ./store/storetest/storebench -dir .
@@ -78,6 +78,9 @@ bench-ocsp: ## OCSP answers, ready and signed, beside bare net/http and other re
 
 bench-acme: ## whole ACME issuances by 1, 8 and 32 clients on SQLite and PostgreSQL (about 2 minutes)
 	cd bench && $(GO) run ./acme
+
+bench-crl: ## a CRL of a million entries, from memory, SQLite and PostgreSQL (about 5 minutes)
+	cd bench && $(GO) run ./crl
 
 clean: ## what was built
 	rm -rf bin

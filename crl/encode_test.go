@@ -61,7 +61,10 @@ func entryNumber(i int) Entry {
 func byStdlib(t *testing.T, is *ca.Issuer, sig *repeatingKey, n Number, h Header, entries iter.Seq2[Entry, error]) []byte {
 	t.Helper()
 	l := &x509.RevocationList{Number: big.NewInt(int64(n)), ThisUpdate: h.ThisUpdate, NextUpdate: h.NextUpdate, ExtraExtensions: h.Extensions[2:]}
-	for e := range entries {
+	for e, err := range entries {
+		if err != nil {
+			t.Fatal(err)
+		}
 		serial, err := e.Serial.Int()
 		if err != nil {
 			t.Fatal(err)

@@ -55,7 +55,7 @@ var (
 // /aia/ISSUER.cer, as
 // RFC 5280 §4.2.1.13 and §4.2.2.1 have them: DER, whole. There is no compressed
 // form: serials are random, so that it would save a half at most, and a download
-// that is resumed has to find the same octets (docs/adr/0024).
+// that is resumed has to find the same octets (docs/adr/0026).
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := s.serve(w, r); err != nil {

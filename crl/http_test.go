@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -178,4 +179,78 @@ func TestEveryNewCRLLooksNew(t *testing.T) {
 			t.Errorf("%v\n%v", a, b)
 		}
 	})
+}
+
+// A download of one CRL goes on with its octets, or begins anew with the next.
+func TestDownloadIsResumedOnlyWithinOneCRL(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 40 {
+		w.revoke(ca.Serial(fmt.Sprintf("01%04x", i)), ca.Superseded, time.Now().Add(time.Hour))
+	}
+	s := w.prepared(nil)
+	path := "/crl/" + string(w.issuer.ID) + ".crl"
+	first := w.der(s)
+	h := get(s, http.MethodGet, path).Header()
+	rest := func(condition string) *httptest.ResponseRecorder {
+		return get(s, http.MethodGet, path, "Range", "bytes=100-", "If-Range", condition)
+	}
+	for _, condition := range []string{h.Get("ETag"), h.Get("Last-Modified")} {
+		rec := rest(condition)
+		if want := fmt.Sprintf("bytes 100-%d/%d", len(first)-1, len(first)); rec.Code != http.StatusPartialContent ||
+			rec.Header().Get("Content-Range") != want || !bytes.Equal(rec.Body.Bytes(), first[100:]) {
+			t.Errorf("%s: HTTP %d, %s", condition, rec.Code, rec.Header().Get("Content-Range"))
+		}
+	}
+	w.revoke("05", ca.Superseded, time.Now().Add(time.Hour))
+	if _, err := s.update(t.Context(), s.shelf(Scope{Issuer: w.issuer.ID})); err != nil {
+		t.Fatal(err)
+	}
+	for _, condition := range []string{h.Get("ETag"), h.Get("Last-Modified")} {
+		if rec := rest(condition); rec.Code != http.StatusOK || !bytes.Equal(rec.Body.Bytes(), w.der(s)) {
+			t.Errorf("%s of the CRL before: HTTP %d, %d octets", condition, rec.Code, rec.Body.Len())
+		}
+	}
+	if rec := get(s, http.MethodGet, path, "Range", "bytes=1000000-"); rec.Code != http.StatusRequestedRangeNotSatisfiable {
+		t.Errorf("beyond its end: HTTP %d", rec.Code)
+	}
+	if rec := get(s, http.MethodGet, path, "Accept-Encoding", "gzip"); rec.Header().Get("Content-Encoding") != "" || rec.Header().Get("Vary") != "" {
+		t.Errorf("%v", rec.Header())
+	}
+}
+
+// A slow reader is one that has read a part when the next CRL takes the place of
+// what it reads.
+type slowReader struct {
+	*httptest.ResponseRecorder
+	once      sync.Once
+	meanwhile func()
+}
+
+func (r *slowReader) Write(p []byte) (int, error) {
+	r.once.Do(r.meanwhile)
+	return r.ResponseRecorder.Write(p)
+}
+
+func TestWhoReadsALongCRLReadsItToItsEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.prepared(nil)
+	sh := s.shelf(Scope{Issuer: w.issuer.ID})
+	long, info, err := Sign(t.Context(), w.issuer, generated(30_000), fixed(headerOf(w.issuer, 1)))
+	if err != nil || long.spool.file == nil {
+		t.Fatalf("%v", err)
+	}
+	s.put(t.Context(), sh.slot(false), CRL{Scope: sh.scope, Number: 1, NextUpdate: time.Now().Add(time.Hour)}, long, info)
+	want := bytesOf(t, long)
+	r := &slowReader{ResponseRecorder: httptest.NewRecorder(), meanwhile: func() {
+		s.put(t.Context(), sh.slot(false), CRL{Scope: sh.scope, Number: 2, NextUpdate: time.Now().Add(time.Hour)}, bodyOf([]byte("next")), Info{})
+	}}
+	s.Handler().ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/crl/"+sh.scope.String()+".crl", http.NoBody))
+	if !bytes.Equal(r.Body.Bytes(), want) {
+		t.Errorf("%d octets of %d", r.Body.Len(), len(want))
+	}
+	if long.Hold() {
+		t.Error("its file is still open, and nobody reads it")
+	}
 }

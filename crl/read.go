@@ -6,12 +6,13 @@ import (
 	"crypto/sha256"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
-	"hash/maphash"
 	"io"
+	"math/bits"
 	"time"
 
 	"golang.org/x/crypto/cryptobyte"
@@ -384,12 +385,15 @@ func cutTime(der []byte) (at int64, rest []byte, ok bool) {
 	if len(der) < 15 || der[0] != tagUTCTime || der[1] != 13 {
 		return 0, der, false
 	}
-	year, ok := digits(der[2:4])
+	year := digits(der[2:4])
+	if year < 0 {
+		return 0, der, false
+	}
 	if year += 1900; year < 1950 {
 		year += 100
 	}
-	at, valid := parseFromMonth(year, der[4:15])
-	return at, der[15:], ok && valid
+	at, ok = parseFromMonth(year, der[4:15])
+	return at, der[15:], ok
 }
 
 // The years of UTCTime, 1950 to 2049.
@@ -402,53 +406,50 @@ func cutGeneralizedTime(der []byte) (at int64, rest []byte, ok bool) {
 	if len(der) < 17 || der[0] != tagGeneralizedTime || der[1] != 15 {
 		return 0, der, false
 	}
-	year, ok := digits(der[2:6])
-	at, valid := parseFromMonth(year, der[6:17])
-	return at, der[17:], ok && valid && year > 0
+	century, year := digits(der[2:4]), digits(der[4:6])
+	if century < 0 || year < 0 || century+year == 0 {
+		return 0, der, false
+	}
+	at, ok = parseFromMonth(100*century+year, der[6:17])
+	return at, der[17:], ok
 }
 
 // parseFromMonth parses MMDDhhmmssZ of a date that exists.
 func parseFromMonth(year int, text []byte) (int64, bool) {
-	var f [5]int
-	for i := range f {
-		n, ok := digits(text[2*i : 2*i+2])
-		if !ok {
-			return 0, false
-		}
-		f[i] = n
-	}
-	month, day, hour, minute, second := time.Month(f[0]), f[1], f[2], f[3], f[4]
-	if month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 || second > 59 || text[10] != 'Z' {
+	month, day := digits(text[0:2]), digits(text[2:4])
+	hour, minute, second := digits(text[4:6]), digits(text[6:8]), digits(text[8:10])
+	if month < 1 || month > 12 || day < 1 || day > 31 || uint(hour) > 23 || uint(minute) > 59 || uint(second) > 59 || text[10] != 'Z' {
 		return 0, false
 	}
-	t := time.Date(year, month, day, hour, minute, second, 0, time.UTC)
+	t := time.Date(year, time.Month(month), day, hour, minute, second, 0, time.UTC)
 	if day > 28 && t.Day() != day { // 31 June has become 1 July
 		return 0, false
 	}
 	return t.Unix(), true
 }
 
-func digits(b []byte) (n int, ok bool) {
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = 10*n + int(c-'0')
+// digits returns the number that two digits write, -1 if they are none.
+func digits(b []byte) int {
+	tens, ones := uint(b[0]-'0'), uint(b[1]-'0')
+	if tens > 9 || ones > 9 {
+		return -1
 	}
-	return n, true
+	return int(10*tens + ones)
 }
 
-// A digest stands for a sequence of entries: two that differ have different
-// ones, but for one in 2^64 by accident. It means nothing outside this process.
+// A digest stands for a sequence of entries: by accident, two that differ have
+// the same one once in 2^64. It is no protection from intent, nor meant as one.
 type digest uint64
 
-var digestSeed = maphash.MakeSeed()
-
 func (d *digest) add(l listed) {
-	h := maphash.Bytes(digestSeed, l.serial)
-	for _, n := range [...]uint64{uint64(l.revokedAt), uint64(l.invalidAt), uint64(l.reason)} {
-		h = (h ^ n) * 0x9e3779b97f4a7c15
-		h ^= h >> 32
+	var serial [24]byte
+	copy(serial[:], l.serial)
+	h := uint64(*d)
+	for _, n := range [...]uint64{
+		binary.LittleEndian.Uint64(serial[:8]), binary.LittleEndian.Uint64(serial[8:16]), binary.LittleEndian.Uint64(serial[16:]),
+		uint64(len(l.serial)), uint64(l.revokedAt), uint64(l.invalidAt), uint64(l.reason),
+	} {
+		h = bits.RotateLeft64((h^n)*0x9e3779b97f4a7c15, 29) // odd: nothing is lost
 	}
-	*d = (*d^digest(h))*0xff51afd7ed558ccd + 1
+	*d = digest(h)
 }

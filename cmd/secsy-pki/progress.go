@@ -51,6 +51,7 @@ func (p *progress) add(n int) {
 	p.shown = true
 	_, _ = fmt.Fprintf(p.w, "\r%-*s", 60, line)
 }
+
 func (p *progress) end() {
 	if p.shown {
 		_, _ = fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", 60))
