@@ -60,8 +60,11 @@ func TestManyAreRevokedAndEachHasItsOutcome(t *testing.T) {
 	list := client.Revocations{
 		Revocation: client.Revocation{Reason: "superseded"},
 		Certificates: []client.Revoke{
-			{Serial: "01:A0", SHA256: strings.ToUpper(hex.EncodeToString(sum[:]))}, {Serial: "ffff"}, {Serial: "02a0", Reason: "keyCompromise"},
-			{Serial: "03a0", SHA256: strings.Repeat("00", 31) + "01"}, {Serial: "04a0"},
+			{Serial: "01:A0", SHA256: strings.ToUpper(hex.EncodeToString(sum[:]))},
+			{Serial: "ffff"},
+			{Serial: "02a0", Reason: "keyCompromise"},
+			{Serial: "03a0", SHA256: strings.Repeat("00", 31) + "01"},
+			{Serial: "04a0"},
 		},
 	}
 	want := []string{client.OutcomeRevoked, client.OutcomeUnknown, client.OutcomeRevoked, client.OutcomeUnknown, client.OutcomeNotIssued}

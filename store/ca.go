@@ -621,8 +621,11 @@ func (c *CA) list(ctx context.Context, tx Tx, q ca.ListQuery) ([]ca.Record, erro
 		cond string
 		at   time.Time
 	}{
-		{`c.created_at >= %s`, q.IssuedAfter}, {`c.created_at < %s`, q.IssuedBefore},
-		{`c.not_before >= %s`, q.NotBeforeFrom}, {`c.not_before < %s`, q.NotBeforeTo}, {`c.not_after >= %s`, q.NotAfterFrom},
+		{`c.created_at >= %s`, q.IssuedAfter},
+		{`c.created_at < %s`, q.IssuedBefore},
+		{`c.not_before >= %s`, q.NotBeforeFrom},
+		{`c.not_before < %s`, q.NotBeforeTo},
+		{`c.not_after >= %s`, q.NotAfterFrom},
 	} {
 		if !bound.at.IsZero() {
 			s.add(bound.cond, micros(bound.at))

@@ -301,9 +301,9 @@ func (rev *revocation) haveReplaced(ctx context.Context, able []client.Revoke) e
 	}
 	start, end := replacementWindow(time.Now().UTC(), by)
 	return rev.conn.ask(ctx, verifyPatience, func(ctx context.Context, cl *client.Client) error {
-		i, err := cl.Incident(ctx, name)
+		_, err := cl.Incident(ctx, name)
 		if e, ok := errors.AsType[*client.Error](err); ok && e.Code == client.CodeNotFound {
-			i, err = cl.CreateIncident(ctx, client.IncidentRequest{
+			_, err = cl.CreateIncident(ctx, client.IncidentRequest{
 				Name: name, Note: rev.note, URL: rev.url, Listed: true, WindowStart: start.Format(time.RFC3339), WindowEnd: end.Format(time.RFC3339),
 			})
 		}
@@ -313,7 +313,8 @@ func (rev *revocation) haveReplaced(ctx context.Context, able []client.Revoke) e
 		if err := addSerials(ctx, rev.cmd, cl, name, serials); err != nil {
 			return err
 		}
-		if i, err = cl.Incident(ctx, name); err != nil {
+		i, err := cl.Incident(ctx, name)
+		if err != nil {
 			return err
 		}
 		warn(rev.cmd.ErrOrStderr(), "nothing is revoked yet; from %s on: secsy-pki cert revoke --incident %s --reason %s", rev.replaceBy, name, rev.Reason)
