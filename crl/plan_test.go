@@ -544,3 +544,21 @@ func TestOpenSSLTakesShardsAndDeltas(t *testing.T) {
 		}
 	}
 }
+
+// Readiness names what has ended, and does not stumble over a shard that is new.
+func TestOnlyWhatHasEndedIsUnready(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.sharded(7)
+	now := time.Now()
+	s := w.prepared(func(c *Config) { c.Now = func() time.Time { return now } })
+	s.addShelf(w.issuer, w.scope(8), "http://pki.example.com/8.crl")
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
+	now = now.Add(8 * 24 * time.Hour)
+	err := s.Check()
+	if err == nil || !strings.Contains(err.Error(), string(w.issuer.ID)+", "+w.scope(1).String()) || !strings.HasSuffix(err.Error(), "and 3 more") {
+		t.Error(err)
+	}
+}

@@ -271,12 +271,13 @@ func (s *Server) Current(issuer ca.IssuerID) (CRL, bool) {
 	return l.CRL, true
 }
 
-// Check says which scopes have no CRL that is valid.
+// Check says which scopes have no CRL that is valid. A shard that another replica
+// has just opened may be without its first one.
 func (s *Server) Check() error {
 	now := s.cfg.Now()
 	var bad []string
 	for _, sh := range s.all() {
-		if l := sh.list.Load(); l == nil || now.After(l.NextUpdate) {
+		if l := sh.list.Load(); l == nil && sh.scope.Shard == 0 || l != nil && now.After(l.NextUpdate) {
 			bad = append(bad, sh.scope.String())
 		}
 	}
@@ -426,11 +427,20 @@ func (s *Server) tell(ctx context.Context, sh *shelf, err error) {
 		return
 	}
 	t.told[how] = true
+	log := s.cfg.Logger.With("scope", sh.scope.String(), "valid_until", sh.validUntil(), "error", err)
 	if how == "busy" {
-		s.cfg.Logger.WarnContext(ctx, "updating a CRL waits for the signing device", "scope", sh.scope.String(), "error", err)
+		log.WarnContext(ctx, "updating a CRL waits for the signing device")
 		return
 	}
-	s.cfg.Logger.ErrorContext(ctx, "updating a CRL, which is tried until it succeeds", "scope", sh.scope.String(), "error", err)
+	log.ErrorContext(ctx, "updating a CRL, which is tried until it succeeds")
+}
+
+// validUntil is when the complete CRL on the shelf ends, zero for none.
+func (sh *shelf) validUntil() time.Time {
+	if l := sh.list.Load(); l != nil {
+		return l.NextUpdate
+	}
+	return time.Time{}
 }
 
 // await returns after wait, or RevocationDelay after a trigger, and false when
