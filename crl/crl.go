@@ -62,9 +62,6 @@ type CRL struct {
 // A BodyID is the store's name for the octets of a list.
 type BodyID string
 
-// Series is where c belongs.
-func (c CRL) Series() Series { return Series{c.Scope, c.Base != 0} }
-
 // A Seq numbers the changes of status of an issuer's certificates: revocations,
 // new reasons, releases from hold. Who reads one sees all changes up to it. It
 // is no time: what happens at the same moment, or is stamped by a clock that is
