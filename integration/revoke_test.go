@@ -193,3 +193,49 @@ func (s *server) windowEnd(t *testing.T, c *x509.Certificate) time.Time {
 	get(directory.RenewalInfo+"/"+enc.EncodeToString(c.AuthorityKeyId)+"."+enc.EncodeToString(c.SerialNumber.Bytes()), &info)
 	return info.SuggestedWindow.End
 }
+
+// A certificate on hold is revoked for OCSP and the CRL, and when it is released
+// it is good at once and leaves the CRL.
+func TestAHoldComesAndGoes(t *testing.T) {
+	t.Parallel()
+	s := startQuickstart(t, quickstart{})
+	s.stop()
+	file := configOf(s.dir)
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := strings.Replace(string(b), "    root: root.pem\n", "    root: root.pem\n    hold: true\n", 1)
+	if allowed == string(b) {
+		t.Fatalf("no issuer in %s", b)
+	}
+	if err := os.WriteFile(file, []byte(allowed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t)
+	u := newSubscriber(t, s)
+	serveChallenges(t, s.http01, u.client)
+	c := u.mustObtain(nil)
+	inCRL := func(want int) {
+		t.Helper()
+		waitFor(t, "the CRL", func() error {
+			if got := s.reasonInCRL(t, c); got != want {
+				return fmt.Errorf("reason %d", got)
+			}
+			return nil
+		})
+	}
+	for range 2 {
+		s.cert(t, 0, "hold", serialOf(c))
+		if got := s.status(t, c); got.Status != ocsp.Revoked || got.RevocationReason != ocsp.CertificateHold {
+			t.Fatalf("on hold: OCSP says %d for %d", got.Status, got.RevocationReason)
+		}
+		inCRL(ocsp.CertificateHold)
+		s.cert(t, 0, "release", serialOf(c))
+		if got := s.status(t, c); got.Status != ocsp.Good {
+			t.Fatalf("released: OCSP says %d", got.Status)
+		}
+		inCRL(-1)
+	}
+	s.cert(t, 1, "release", serialOf(c))
+}
