@@ -39,7 +39,8 @@ type world struct {
 	caKeys  map[ca.IssuerID]crypto.Signer
 	keys    *keystest.Store
 	logs    bytes.Buffer
-	frozen  atomic.Bool // the store does not answer
+	log     *slog.Logger // into logs, for all servers
+	frozen  atomic.Bool  // the store does not answer
 
 	mu         sync.Mutex // guards what follows
 	statuses   map[ca.IssuerID]map[ca.Serial]Status
@@ -74,6 +75,7 @@ func newWorld(t testing.TB) *world {
 		leases: map[string]lease{}, ahead: map[Hash]map[ca.Serial]Ahead{SHA1: {}, SHA256: {}},
 		lifetime: 30 * 24 * time.Hour,
 	}
+	w.log = slog.New(slog.NewTextHandler(&w.logs, nil))
 	w.addCA("First CA")
 	w.addCA("Second CA")
 	return w
@@ -277,7 +279,7 @@ func (w *world) Abort(context.Context, ca.Intent, error) error           { retur
 func (w *world) config() Config {
 	return Config{
 		Issuers: w.issuers, Source: w, Responders: w, Leases: w, Shelf: w, CA: w, Ledger: w, Keys: w.keys,
-		Logger: slog.New(slog.NewTextHandler(&w.logs, nil)),
+		Logger: w.log,
 	}
 }
 
