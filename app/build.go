@@ -468,8 +468,10 @@ func (a *app) listeners(hops *front.Hops, ready *front.Readiness) ([]front.Liste
 	nobodys := a.limiter.Endpoint(classNone, ratelimit.EndpointOptions{Group: ratelimit.Stray})
 	public := front.Listener{Name: listenHTTP, Address: string(l.HTTP.Address), Hops: hops, Limits: limits, Unrouted: nobodys, Routes: []front.Route{
 		{Prefix: crlPath, Class: classCRL, Handler: status, Limit: a.crl.Limit(), Lines: lines},
-		{Prefix: aiaPath, Class: classAIA, Handler: status, Lines: lines,
-			Limit: a.limiter.Endpoint(classAIA, ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: aiaCost, SkipGlobal: true})},
+		{
+			Prefix: aiaPath, Class: classAIA, Handler: status, Lines: lines,
+			Limit: a.limiter.Endpoint(classAIA, ratelimit.EndpointOptions{Group: ratelimit.Status, Cost: aiaCost, SkipGlobal: true}),
+		},
 	}}
 	if a.ocsp != nil {
 		public.Routes = append(public.Routes, front.Route{

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto"
 	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,8 +16,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"encoding/base64"
 
 	"github.com/secsy-pki/secsy-pki/bench/measure"
 	"github.com/secsy-pki/secsy-pki/gate"
