@@ -55,7 +55,8 @@ func (c claim) signer() Signer { return Signer{c.req.account.ID, c.req.thumbprin
 // step and finalizing are on what terms most requests are admitted. The client that
 // finalizes has done all that it has to: its own order is never refused for the
 // account's limits, so they are only heard of if the order is not its own.
-func (s *Server) step() terms       { return terms{class: s.classes.steps, budget: true} }
+func (s *Server) step() terms { return terms{class: s.classes.steps, budget: true} }
+
 func (s *Server) finalizing() terms { return terms{class: s.classes.steps, budget: true, hold: true} }
 
 // signedByAccount reads a request signed by a valid account.
