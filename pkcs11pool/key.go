@@ -422,7 +422,7 @@ func (k *key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) (
 	if err := keys.CheckDigest(k.public, digest, opts); err != nil {
 		return nil, err
 	}
-	s, err := schemeFor(k.public, digest, opts)
+	s, err := k.newSigning(digest, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -430,27 +430,52 @@ func (k *key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) (
 	if s.needs == canSignPSS {
 		on = k.signsPSS
 	}
-	j := job{op: k.signing, mechanism: s.label, on: on, repeatable: s.deterministic || keys.IsRepeatable(ctx)}
-	return work(ctx, k, j, func(c *conn) ([]byte, bool, error) { return k.sign(c, &s) })
+	s.job = job{op: k.signing, mechanism: s.label, on: on, repeatable: s.deterministic || keys.IsRepeatable(ctx), run: s.run}
+	if err := k.work(ctx, &s.job); err != nil {
+		return nil, err
+	}
+	return s.signature, nil
 }
 
-func (k *key) sign(c *conn, s *scheme) (sig []byte, able bool, err error) {
+// A signing is one signature on its way: all that is needed for it, in one piece.
+// Nobody but a session looks at it unless it was made in time.
+type signing struct {
+	job
+	scheme
+	key       *key
+	signature []byte
+	room      [64]byte // for a digest
+}
+
+// newSigning takes a copy of digest: a call that hangs may read it when the caller
+// has long reused its own.
+func (k *key) newSigning(digest []byte, opts crypto.SignerOpts) (s *signing, err error) {
+	s = &signing{key: k}
+	s.scheme, err = schemeFor(k.public, append(s.room[:0], digest...), opts)
+	return s, err
+}
+
+// run is the job's.
+func (s *signing) run(c *conn) error {
+	if s.key.destroyed.Load() {
+		return s.key.gone()
+	}
 	var answer []byte
 	var end error // of a signature that was begun
-	able, err = k.begin(c, s.needs, func(at *place) (err error) {
-		answer, err, end = c.sign(at, s)
+	able, err := s.key.begin(c, s.needs, func(at *place) (err error) {
+		answer, err, end = c.sign(at, &s.scheme)
 		c.effect = err == nil
 		return err
 	})
-	if err != nil || !able {
-		return nil, able, err
+	if err == nil && end != nil {
+		s.key.ifStale(c, end)
+		err = end
 	}
-	if end != nil {
-		k.ifStale(c, end)
-		return nil, true, end
+	if err := s.key.check(able, err); err != nil {
+		return err
 	}
-	sig, err = s.finish(answer)
-	return sig, true, err
+	s.signature, err = s.finish(answer)
+	return err
 }
 
 // sign begins a signature and makes it, in one go if that is possible.
@@ -477,30 +502,41 @@ func work[T any](ctx context.Context, k *key, j job, run func(*conn) (result T, 
 			return k.gone()
 		}
 		result, able, err := run(c)
-		switch {
-		case err != nil:
+		if err := k.check(able, err); err != nil {
 			return err
-		case k.destroyed.Load(): // the handle may have been another's already
-			return k.gone()
-		case !able:
-			return errUnable
 		}
 		done = result
 		return nil
 	}
+	if err := k.work(ctx, &j); err != nil {
+		return result, err
+	}
+	return done, nil
+}
+
+// check says what became of a job with the key.
+func (k *key) check(able bool, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case k.destroyed.Load(): // the handle may have been another's already
+		return k.gone()
+	case !able:
+		return errUnable
+	}
+	return nil
+}
+
+func (k *key) work(ctx context.Context, j *job) error {
 	for range len(k.places) + 1 {
 		if err := k.anywhere(j.on); err != nil {
-			return result, err
+			return err
 		}
-		err := k.pool.do(ctx, &j)
-		if err == nil {
-			return done, nil
-		}
-		if !errors.Is(err, errUnable) {
-			return result, err
+		if err := k.pool.do(ctx, j); !errors.Is(err, errUnable) {
+			return err
 		}
 	}
-	return result, k.nowhere()
+	return k.nowhere()
 }
 
 // authenticate gives the PIN once more to a key that asks for it before each use.

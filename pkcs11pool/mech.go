@@ -59,8 +59,8 @@ var hashFuncs = map[crypto.Hash]hashFunc{
 type scheme struct {
 	label         string // of its mechanism, in metrics
 	mechanism     []*pkcs11.Mechanism
-	message       []byte // a copy: a call that hangs may read it when the caller has long reused its own
-	size          int    // of the device's answer at most
+	message       []byte
+	size          int // of the device's answer at most
 	deterministic bool
 	needs         skill
 	order         []byte                   // of the curve, if the answer is r and s
@@ -78,7 +78,8 @@ func (s *scheme) finish(answer []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// schemeFor chooses how digest, which keys.CheckDigest let pass, is signed.
+// schemeFor chooses how digest, which keys.CheckDigest let pass, is signed. It
+// keeps digest, which nobody may change any more.
 //
 // RSA and Ed25519 signatures are verified before anybody sees them. A fault in
 // the middle of either computation makes a signature that gives the private key
@@ -96,27 +97,25 @@ func schemeFor(pub crypto.PublicKey, digest []byte, opts crypto.SignerOpts) (sch
 	case *ecdsa.PublicKey:
 		order := orderOf(pub.Curve)
 		// FIPS 186-5 §6.4.1: the leftmost bits count. Some tokens refuse more.
-		message := bytes.Clone(digest[:min(len(digest), len(order))])
+		message := digest[:min(len(digest), len(order))]
 		return scheme{
 			label: "CKM_ECDSA", mechanism: mechECDSA, message: message, size: 2 * len(order), needs: canSign, order: order,
 		}, nil
 	case ed25519.PublicKey:
-		message := bytes.Clone(digest)
 		return scheme{
-			label: "CKM_EDDSA", mechanism: mechEdDSA, message: message, size: ed25519SignatureBytes, needs: canSign, deterministic: true,
+			label: "CKM_EDDSA", mechanism: mechEdDSA, message: digest, size: ed25519SignatureBytes, needs: canSign, deterministic: true,
 			verify: func(answer []byte) bool {
-				return len(answer) == ed25519SignatureBytes && ed25519.Verify(pub, message, answer)
+				return len(answer) == ed25519SignatureBytes && ed25519.Verify(pub, digest, answer)
 			},
 		}, nil
 	case *rsa.PublicKey:
 		if pss, ok := opts.(*rsa.PSSOptions); ok {
 			return pssScheme(pub, digest, h, pss)
 		}
-		own := bytes.Clone(digest)
 		return scheme{
 			label: "CKM_RSA_PKCS", mechanism: mechRSA, size: pub.Size(), needs: canSign, deterministic: true,
 			message: append(bytes.Clone(h.digestInfo), digest...),
-			verify:  func(answer []byte) bool { return rsa.VerifyPKCS1v15(pub, hash, own, answer) == nil },
+			verify:  func(answer []byte) bool { return rsa.VerifyPKCS1v15(pub, hash, digest, answer) == nil },
 		}, nil
 	}
 	return scheme{}, fmt.Errorf("pkcs11pool: a %T can't be signed with", pub)
@@ -133,15 +132,14 @@ func pssScheme(pub *rsa.PublicKey, digest []byte, h hashFunc, opts *rsa.PSSOptio
 	if most := (pub.N.BitLen()+6)/8 - len(digest) - 2; salt < 1 || salt > most {
 		return scheme{}, fmt.Errorf("pkcs11pool: a PSS salt of %d bytes is not possible: 1 to %d are", salt, most)
 	}
-	message := bytes.Clone(digest)
 	check := &rsa.PSSOptions{SaltLength: salt, Hash: opts.Hash}
 	return scheme{
 		label:     "CKM_RSA_PKCS_PSS",
 		mechanism: []*pkcs11.Mechanism{pkcs11.NewMechanism(pkcs11.CKM_RSA_PKCS_PSS, pkcs11.NewPSSParams(h.mechanism, h.mgf, uint(salt)))},
-		message:   message,
+		message:   digest,
 		size:      pub.Size(),
 		needs:     canSignPSS,
-		verify:    func(answer []byte) bool { return rsa.VerifyPSS(pub, opts.Hash, message, answer, check) == nil },
+		verify:    func(answer []byte) bool { return rsa.VerifyPSS(pub, opts.Hash, digest, answer, check) == nil },
 	}, nil
 }
 

@@ -95,7 +95,10 @@ func TestTheDeviceReadsACopyOfTheDigest(t *testing.T) {
 		"Ed25519":     {make(ed25519.PublicKey, 32), crypto.Hash(0)},
 	} {
 		digest := sha256.Sum256([]byte("to be signed"))
-		s := newScheme(t, c.pub, digest[:], c.opts)
+		s, err := (&key{public: c.pub}).newSigning(digest[:], c.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
 		before := bytes.Clone(s.message)
 		clear(digest[:])
 		if !bytes.Equal(s.message, before) {
