@@ -20,7 +20,7 @@ const (
 type metrics struct {
 	requests    *prometheus.CounterVec
 	durations   *prometheus.HistogramVec
-	inFlight    *prometheus.GaugeVec
+	registerer  prometheus.Registerer
 	connections *prometheus.GaugeVec
 	refused     *prometheus.CounterVec
 	panics      prometheus.Counter
@@ -37,10 +37,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help:    "Time from the end of the request's header to the end of the answer.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"listener", "class"}),
-		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "secsy_http_requests_in_flight",
-			Help: "Requests being answered now.",
-		}, []string{"listener"}),
+		registerer: reg,
 		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "secsy_http_connections",
 			Help: "Connections open now.",
@@ -54,7 +51,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help: "Handlers that panicked. Anything but 0 is a bug to report.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.durations, m.inFlight, m.connections, m.refused, m.panics} {
+	for _, c := range []prometheus.Collector{m.requests, m.durations, m.connections, m.refused, m.panics} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("registering metrics of the listeners: %w", err)
 		}
@@ -66,17 +63,20 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 type listenerMetrics struct {
 	all         *metrics
 	name        string
-	inFlight    prometheus.Gauge
 	connections prometheus.Gauge
 }
 
-func (m *metrics) listener(name string) *listenerMetrics {
-	return &listenerMetrics{
-		all:         m,
-		name:        name,
-		inFlight:    m.inFlight.WithLabelValues(name),
-		connections: m.connections.WithLabelValues(name),
+// listener has inFlight read when it is asked for.
+func (m *metrics) listener(name string, inFlight func() float64) (*listenerMetrics, error) {
+	g := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "secsy_http_requests_in_flight",
+		Help:        "Requests being answered now.",
+		ConstLabels: prometheus.Labels{"listener": name},
+	}, inFlight)
+	if err := m.registerer.Register(g); err != nil {
+		return nil, fmt.Errorf("registering metrics of the listener: %w", err)
 	}
+	return &listenerMetrics{all: m, name: name, connections: m.connections.WithLabelValues(name)}, nil
 }
 
 func (m *listenerMetrics) refuse(reason string) {

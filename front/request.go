@@ -35,11 +35,7 @@ const (
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	s.inFlight.Add(1)
-	s.metrics.inFlight.Inc()
-	defer func() {
-		s.metrics.inFlight.Dec()
-		s.inFlight.Add(-1)
-	}()
+	defer s.inFlight.Add(-1)
 
 	// The limit comes first: what it refuses should cost as little as it can.
 	route := s.routes.match(rawPath(r.URL))

@@ -36,10 +36,12 @@ func newServer(l Listener, cfg Config, m *metrics) (*server, error) {
 		return nil, err
 	}
 	s := &server{
-		cfg:     l,
-		log:     cfg.Log.With("listener", l.Name),
-		access:  cfg.AccessLog,
-		metrics: m.listener(l.Name),
+		cfg:    l,
+		log:    cfg.Log.With("listener", l.Name),
+		access: cfg.AccessLog,
+	}
+	if s.metrics, err = m.listener(l.Name, func() float64 { return float64(s.inFlight.Load()) }); err != nil {
+		return nil, err
 	}
 	if s.routes, err = newTable(l, s.metrics); err != nil {
 		return nil, err
