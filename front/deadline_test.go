@@ -64,3 +64,60 @@ func TestADeadlineHoldsForWhoReadsAndWhoeverReadsNext(t *testing.T) {
 		}
 	})
 }
+
+func TestADeadlineThatComesEarlierIsPutOffOnlyWhenItIsMet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		far, near := net.Pipe()
+		defer far.Close()
+		inner := &countedDeadlines{Conn: near}
+		c := &conn{Conn: inner, raw: near}
+		start := time.Now()
+		for range 10 { // each a second after the other
+			if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			go func() { time.Sleep(time.Second); _, _ = far.Write([]byte("x")) }()
+			if _, err := c.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := inner.set.Load(); n != 1 {
+			t.Errorf("set %d times", n)
+		}
+		_, err := c.Read(make([]byte, 1))
+		if took := time.Since(start); !errors.Is(err, os.ErrDeadlineExceeded) || took != 29*time.Second || inner.set.Load() != 2 {
+			t.Errorf("read: %v after %v, set %d times", err, took, inner.set.Load())
+		}
+		// A write that was begun goes on where it was.
+		write := func() (int, error) { return c.Write([]byte("abc")) }
+		if n, err := write(); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("write: %d octets, %v", n, err)
+		}
+		for _, d := range []time.Duration{10 * time.Second, 30 * time.Second} {
+			if err := c.SetWriteDeadline(time.Now().Add(d)); err != nil {
+				t.Fatal(err)
+			}
+			if d == 10*time.Second {
+				go func() { _, _ = far.Read(make([]byte, 3)) }()
+				if n, err := write(); n != 3 || err != nil {
+					t.Errorf("write: %d octets, %v", n, err)
+				}
+			}
+		}
+		got := make(chan string)
+		go func() {
+			b := make([]byte, 3)
+			_, _ = far.Read(b[:1])
+			time.Sleep(25 * time.Second)
+			_, _ = far.Read(b[1:])
+			got <- string(b)
+		}()
+		if n, err := write(); n != 3 || err != nil {
+			t.Errorf("write: %d octets, %v", n, err)
+		}
+		if s := <-got; s != "abc" {
+			t.Errorf("%q arrived", s)
+		}
+	})
+}

@@ -233,7 +233,8 @@ type conn struct {
 	net.Conn // what net/http reads
 	raw      net.Conn
 	place    *boundListener
-	deadline readDeadline
+	toRead   deadline
+	toWrite  deadline
 
 	// The mutex of place guards what is below.
 	owner   *client // whom it counts for; nil: the listener only
