@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -124,9 +125,12 @@ func (b *bench) start(ctx context.Context, bin string) (ours, bare, peer, other 
 	if ours, err = b.startOurs(ctx, bin); err != nil {
 		return fail(err)
 	}
-	same, err := answerOf(ctx, "http://"+ours.address+"/ocsp/"+url.QueryEscape(base64.StdEncoding.EncodeToString(b.world.queries[0])))
-	if err != nil {
-		return fail(err)
+	same := map[string]*canned{}
+	for _, q := range b.world.queries {
+		target := "/ocsp/" + url.QueryEscape(base64.StdEncoding.EncodeToString(q))
+		if same[target], err = answerOf(ctx, "http://"+ours.address+target); err != nil {
+			return fail(err)
+		}
 	}
 	bare, err = b.startSelf(ctx, asBare, nil, same)
 	return fail(err)
@@ -267,14 +271,13 @@ const (
 
 // job is what a server that is this program is started with.
 type job struct {
-	Canned  *canned  `json:",omitempty"`
-	Queries [][]byte `json:",omitempty"`
-	Serials []string `json:",omitempty"`
-	Issuer  []byte   `json:",omitempty"`
-	Key     []byte   `json:",omitempty"`
+	Canned  map[string]*canned `json:",omitempty"` // by the request's target
+	Serials []string           `json:",omitempty"`
+	Issuer  []byte             `json:",omitempty"`
+	Key     []byte             `json:",omitempty"`
 }
 
-func (b *bench) startSelf(ctx context.Context, as string, key *ecdsa.PrivateKey, same *canned) (*server, error) {
+func (b *bench) startSelf(ctx context.Context, as string, key *ecdsa.PrivateKey, same map[string]*canned) (*server, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -303,18 +306,20 @@ func (b *bench) startSelf(ctx context.Context, as string, key *ecdsa.PrivateKey,
 	return s, s.await(ctx, b.world.gets("/ocsp/")[0])
 }
 
-// bare answers everything with the same octets.
+// bare answers with the same octets, which it finds in a map that is never written.
 func bare(address string, in io.Reader) error {
 	var j job
 	if err := json.NewDecoder(in).Decode(&j); err != nil {
 		return err
 	}
-	return http.ListenAndServe(address, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		h := w.Header()
-		for k, v := range j.Canned.Header {
-			h[k] = v
+	return http.ListenAndServe(address, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		same := j.Canned[r.RequestURI]
+		if same == nil {
+			w.WriteHeader(http.StatusNotFound)
+			return
 		}
-		_, _ = w.Write(j.Canned.Body)
+		maps.Copy(w.Header(), same.Header)
+		_, _ = w.Write(same.Body)
 	}))
 }
 
