@@ -1,7 +1,6 @@
 package crl
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"crypto/x509/pkix"
@@ -41,7 +40,6 @@ type Info struct {
 
 	digest digest // of the entries
 	alg    []byte
-	tbs    *io.SectionReader
 	sig    []byte
 }
 
@@ -57,17 +55,24 @@ func (i Info) Scope() []byte {
 
 func (l listed) Serial() ca.Serial { return ca.Serial(hex.EncodeToString(l.serial)) }
 
-// A reader goes through a list from its first octet to its last. It takes
+// A reader goes through a list from its first octet to its last, once. It takes
 // nothing but what Sign writes: DER, serials in order, extensions known.
 type reader struct {
-	body *Body
-	sum  hash.Hash
-	buf  *bufio.Reader
+	from *io.SectionReader
+	buf  []byte
+	at   int // in buf, of the first octet that was not taken yet
+	have int // octets in buf
 	pos  int64
 	end  int64 // of what is being read
 
+	// What was taken is hashed as long as it is in buf, before more is read.
+	hashed int       // octets of buf
+	whole  hash.Hash // nil: not asked for
+	scheme *scheme   // of the signature; nil: not asked for
+	signed *message  // what the signature is over
+	inTBS  bool
+
 	info    Info
-	tbsFrom int64
 	tbsEnd  int64
 	listEnd int64 // of the entries; 0: there are none
 	last    []byte
@@ -76,13 +81,54 @@ type reader struct {
 var errSyntax = errors.New("it is not DER of a version 2 list")
 
 // read returns a reader that stands before the first entry.
-func read(b *Body) (*reader, error) {
-	r := &reader{body: b, sum: sha256.New(), end: b.Size()}
-	r.buf = bufio.NewReaderSize(io.TeeReader(b.Open(), r.sum), readBuffer)
+func read(b *Body) (*reader, error) { return newReader(b).open() }
+
+func newReader(b *Body) *reader {
+	return &reader{from: b.Open(), buf: make([]byte, readBuffer), end: b.Size()}
+}
+
+func (r *reader) open() (*reader, error) {
 	if err := r.readOpening(); err != nil {
 		return nil, fmt.Errorf("reading a list's opening: %w", err)
 	}
 	return r, nil
+}
+
+// peek returns the next n octets, of which there are as many.
+func (r *reader) peek(n int) ([]byte, error) {
+	if r.have-r.at < n {
+		if err := r.fill(n); err != nil {
+			return nil, err
+		}
+	}
+	return r.buf[r.at : r.at+n], nil
+}
+
+func (r *reader) fill(n int) error {
+	r.hash()
+	r.have = copy(r.buf, r.buf[r.at:r.have])
+	r.at, r.hashed = 0, 0
+	more, err := io.ReadAtLeast(r.from, r.buf[r.have:], n-r.have)
+	r.have += more
+	return err
+}
+
+// take goes on behind n octets that were peeked at, which stay where they are.
+func (r *reader) take(n int) {
+	r.at += n
+	r.pos += int64(n)
+}
+
+// hash hashes what was taken since the last time.
+func (r *reader) hash() {
+	taken := r.buf[r.hashed:r.at]
+	r.hashed = r.at
+	if r.whole != nil {
+		r.whole.Write(taken) // never fails
+	}
+	if r.inTBS && r.signed != nil {
+		r.signed.Write(taken)
+	}
 }
 
 func (r *reader) readOpening() error {
@@ -93,14 +139,9 @@ func (r *reader) readOpening() error {
 	if r.pos+n != r.end {
 		return errSyntax
 	}
-	r.tbsFrom = r.pos
-	if n, err = r.header(tagSequence); err != nil {
+	if err := r.enterTBS(); err != nil {
 		return err
 	}
-	if r.tbsEnd = r.pos + n; r.tbsEnd > r.end {
-		return errSyntax
-	}
-	r.end = r.tbsEnd
 	version, err := r.element(tagInteger)
 	if err != nil || !bytes.Equal(version, []byte{tagInteger, 1, 1}) {
 		return errors.Join(err, errSyntax)
@@ -127,6 +168,34 @@ func (r *reader) readOpening() error {
 	return nil
 }
 
+func (r *reader) enterTBS() error {
+	head, n, err := r.peekHeader(tagSequence)
+	if err != nil {
+		return err
+	}
+	size := int64(head) + n
+	if r.pos+size > r.end {
+		return errSyntax
+	}
+	r.tbsEnd = r.pos + size
+	r.end = r.tbsEnd
+	if r.scheme != nil {
+		if r.signed, err = r.scheme.message(size); err != nil {
+			return err
+		}
+	}
+	r.hash()
+	r.inTBS = true
+	r.take(head)
+	return nil
+}
+
+func (r *reader) leaveTBS() {
+	r.hash()
+	r.inTBS = false
+	r.end = r.from.Size()
+}
+
 func (r *reader) readTimes() error {
 	for _, field := range []*time.Time{&r.info.ThisUpdate, &r.info.NextUpdate} {
 		tag, err := r.peekTag()
@@ -151,7 +220,7 @@ func (r *reader) next() (listed, bool, error) {
 	if r.pos >= r.listEnd {
 		return listed{}, false, nil
 	}
-	b, err := r.buf.Peek(int(min(r.listEnd-r.pos, maxEntry)))
+	b, err := r.peek(int(min(r.listEnd-r.pos, maxEntry)))
 	if err != nil {
 		return listed{}, false, err
 	}
@@ -159,10 +228,7 @@ func (r *reader) next() (listed, bool, error) {
 	if !ok {
 		return listed{}, false, fmt.Errorf("entry %d: %w", r.info.Entries+1, errSyntax)
 	}
-	r.pos += int64(n)
-	if _, err := r.buf.Discard(n); err != nil { // which leaves what was seen where it is
-		return listed{}, false, err
-	}
+	r.take(n)
 	if bytes.Compare(r.last, l.serial) >= 0 {
 		return listed{}, false, fmt.Errorf("serial %s comes after %x", l.Serial(), r.last)
 	}
@@ -177,8 +243,10 @@ func (r *reader) finish() (Info, error) {
 	if err := r.readClosing(); err != nil {
 		return Info{}, fmt.Errorf("reading a list's closing: %w", err)
 	}
-	r.sum.Sum(r.info.SHA256[:0])
-	r.info.tbs = io.NewSectionReader(r.body.Open(), r.tbsFrom, r.tbsEnd-r.tbsFrom)
+	r.hash()
+	if r.whole != nil {
+		r.whole.Sum(r.info.SHA256[:0])
+	}
 	return r.info, nil
 }
 
@@ -190,7 +258,7 @@ func (r *reader) readClosing() error {
 	if err := r.parseExtensions(exts); err != nil {
 		return err
 	}
-	r.end = r.body.Size()
+	r.leaveTBS()
 	alg, err := r.element(tagSequence)
 	if err != nil || !bytes.Equal(alg, r.info.alg) {
 		return errors.Join(err, errSyntax)
@@ -237,7 +305,7 @@ func (r *reader) peekTag() (byte, error) {
 	if r.pos >= r.end {
 		return 0, errSyntax
 	}
-	b, err := r.buf.Peek(1)
+	b, err := r.peek(1)
 	if err != nil {
 		return 0, err
 	}
@@ -250,14 +318,13 @@ func (r *reader) header(tag byte) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	r.pos += int64(head)
-	_, err = r.buf.Discard(head)
-	return n, err
+	r.take(head)
+	return n, nil
 }
 
 // peekHeader returns how long the next element's header and content are.
 func (r *reader) peekHeader(tag byte) (head int, n int64, err error) {
-	b, err := r.buf.Peek(int(min(r.end-r.pos, 10)))
+	b, err := r.peek(int(min(r.end-r.pos, 10)))
 	if err != nil {
 		return 0, 0, err
 	}
@@ -290,13 +357,12 @@ func (r *reader) element(tag byte) ([]byte, error) {
 		return nil, errSyntax
 	}
 	whole := head + int(n)
-	b, err := r.buf.Peek(whole)
+	b, err := r.peek(whole)
 	if err != nil {
 		return nil, err
 	}
-	r.pos += int64(whole)
-	_, err = r.buf.Discard(whole)
-	return b, err
+	r.take(whole)
+	return b, nil
 }
 
 // cutEntry reads what appendEntry writes, and says how long it is.
@@ -442,14 +508,16 @@ func digits(b []byte) int {
 type digest uint64
 
 func (d *digest) add(l listed) {
-	var serial [24]byte
-	copy(serial[:], l.serial)
+	var b [24]byte
+	copy(b[:maxSerial], l.serial)
+	b[maxSerial], b[maxSerial+1] = byte(len(l.serial)), byte(l.reason)
 	h := uint64(*d)
-	for _, n := range [...]uint64{
-		binary.LittleEndian.Uint64(serial[:8]), binary.LittleEndian.Uint64(serial[8:16]), binary.LittleEndian.Uint64(serial[16:]),
-		uint64(len(l.serial)), uint64(l.revokedAt), uint64(l.invalidAt), uint64(l.reason),
-	} {
-		h = bits.RotateLeft64((h^n)*0x9e3779b97f4a7c15, 29) // odd: nothing is lost
-	}
-	*d = digest(h)
+	h = mix(h, binary.LittleEndian.Uint64(b[:8]))
+	h = mix(h, binary.LittleEndian.Uint64(b[8:16]))
+	h = mix(h, binary.LittleEndian.Uint64(b[16:]))
+	h = mix(h, uint64(l.revokedAt))
+	*d = digest(mix(h, uint64(l.invalidAt)))
 }
+
+// mix loses nothing: its factor is odd.
+func mix(h, n uint64) uint64 { return bits.RotateLeft64((h^n)*0x9e3779b97f4a7c15, 29) }

@@ -14,6 +14,7 @@ import (
 	"encoding/asn1"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"iter"
 	"slices"
@@ -69,33 +70,62 @@ func newScheme(h crypto.Hash, oid asn1.ObjectIdentifier, null bool) scheme {
 	return scheme{hash: h, alg: b.BytesOrPanic()}
 }
 
-// prepare reads what is to be signed and returns what Sign and verify are given.
-func (s scheme) prepare(tbs *io.SectionReader) ([]byte, error) {
-	if s.hash == 0 {
-		if tbs.Size() > maxMessage {
-			return nil, ErrTooLong
-		}
-		message := make([]byte, tbs.Size())
-		_, err := io.ReadFull(tbs, message)
-		return message, err
-	}
-	h := s.hash.New()
-	if _, err := io.Copy(h, tbs); err != nil {
-		return nil, err
-	}
-	return h.Sum(nil), nil
+// A message is what a key signs: the hash of what is written to it, or all of it.
+type message struct {
+	hash   hash.Hash // nil: all of it
+	octets []byte
 }
 
-// verify says whether sig is that of pub over what prepare returned.
-func (s scheme) verify(pub crypto.PublicKey, prepared, sig []byte) error {
+// message returns one that takes so many octets.
+func (s scheme) message(size int64) (*message, error) {
+	if s.hash != 0 {
+		return &message{hash: s.hash.New()}, nil
+	}
+	if size > maxMessage {
+		return nil, ErrTooLong
+	}
+	return &message{octets: make([]byte, 0, size)}, nil
+}
+
+// Write never fails.
+func (m *message) Write(p []byte) (int, error) {
+	if m.hash != nil {
+		return m.hash.Write(p)
+	}
+	m.octets = append(m.octets, p...)
+	return len(p), nil
+}
+
+// sum returns what Sign and verify are given.
+func (m *message) sum() []byte {
+	if m.hash != nil {
+		return m.hash.Sum(nil)
+	}
+	return m.octets
+}
+
+// prepare reads what is to be signed and returns what Sign is given.
+func (s scheme) prepare(tbs *io.SectionReader) ([]byte, error) {
+	m, err := s.message(tbs.Size())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := io.Copy(m, tbs); err != nil {
+		return nil, err
+	}
+	return m.sum(), nil
+}
+
+// verify says whether sig is that of pub over what a message's sum is.
+func (s scheme) verify(pub crypto.PublicKey, sum, sig []byte) error {
 	good := false
 	switch k := pub.(type) {
 	case *ecdsa.PublicKey:
-		good = ecdsa.VerifyASN1(k, prepared, sig)
+		good = ecdsa.VerifyASN1(k, sum, sig)
 	case *rsa.PublicKey:
-		good = rsa.VerifyPKCS1v15(k, s.hash, prepared, sig) == nil
+		good = rsa.VerifyPKCS1v15(k, s.hash, sum, sig) == nil
 	case ed25519.PublicKey:
-		good = ed25519.Verify(k, prepared, sig)
+		good = ed25519.Verify(k, sum, sig)
 	}
 	if !good {
 		return errors.New("the signature is not the issuer's")

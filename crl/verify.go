@@ -3,18 +3,24 @@ package crl
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 
 	"github.com/secsy-pki/secsy-pki/ca"
 )
 
-// Verify reads a list whole, in little memory, and says what is on it. It is an
-// error if the list is not one of is, signed by it, its serials in order and
-// none of them twice.
+// Verify reads a list whole, once and in little memory, and says what is on it.
+// It is an error if the list is not one of is, signed by it, its serials in order
+// and none of them twice.
 func Verify(b *Body, is *ca.Issuer) (Info, error) {
-	r, err := read(b)
+	scheme, err := schemeOf(is.Cert.PublicKey)
 	if err != nil {
+		return Info{}, err
+	}
+	r := newReader(b)
+	r.whole, r.scheme = sha256.New(), &scheme
+	if _, err := r.open(); err != nil {
 		return Info{}, err
 	}
 	for {
@@ -27,30 +33,17 @@ func Verify(b *Body, is *ca.Issuer) (Info, error) {
 		}
 	}
 	info, err := r.finish()
-	if err != nil {
-		return Info{}, err
-	}
-	return info, info.verify(is)
-}
-
-func (i Info) verify(is *ca.Issuer) error {
-	scheme, err := schemeOf(is.Cert.PublicKey)
-	if err != nil {
-		return err
-	}
 	switch {
-	case !bytes.Equal(i.Issuer, is.Cert.RawSubject):
-		return errors.New("issuer is not the CA's subject octet for octet")
-	case !bytes.Equal(i.alg, scheme.alg):
-		return errors.New("the signature is of another algorithm than the issuer's")
-	case !i.names(is.Cert.SubjectKeyId):
-		return errors.New("authority key identifier is not the CA's")
+	case err != nil:
+		return Info{}, err
+	case !bytes.Equal(info.Issuer, is.Cert.RawSubject):
+		return Info{}, errors.New("issuer is not the CA's subject octet for octet")
+	case !bytes.Equal(info.alg, scheme.alg):
+		return Info{}, errors.New("the signature is of another algorithm than the issuer's")
+	case !info.names(is.Cert.SubjectKeyId):
+		return Info{}, errors.New("authority key identifier is not the CA's")
 	}
-	prepared, err := scheme.prepare(i.tbs)
-	if err != nil {
-		return err
-	}
-	return scheme.verify(is.Cert.PublicKey, prepared, i.sig)
+	return info, scheme.verify(is.Cert.PublicKey, r.signed.sum(), info.sig)
 }
 
 // names says whether the list names the key of that identifier.
