@@ -3,7 +3,6 @@ package crl
 import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -38,6 +37,10 @@ var (
 	oidInvalidityAt = []byte{tagOID, 3, 0x55, 0x1d, 0x18}
 )
 
+// reasonAlone is crlEntryExtensions with a reason and nothing else, which most
+// entries have, but for its last octet: the reason.
+const reasonAlone = "\x30\x0c" + "\x30\x0a" + "\x06\x03\x55\x1d\x15" + "\x04\x03" + "\x0a\x01"
+
 // A listed is an entry as it stands in a list.
 type listed struct {
 	serial    []byte // magnitude; only until the next entry
@@ -54,11 +57,10 @@ func listedOf(e Entry, buf *[maxSerial]byte) (listed, error) {
 	if len(e.Serial) == 0 || len(e.Serial)%2 != 0 || len(e.Serial) > 2*maxSerial {
 		return l, fmt.Errorf("serial %q is not 1 to %d octets of hex", string(e.Serial), maxSerial)
 	}
-	n, err := hex.Decode(buf[:], []byte(e.Serial))
-	if err != nil || buf[0] == 0 {
+	l.serial = buf[:len(e.Serial)/2]
+	if !unhex(l.serial, string(e.Serial)) || buf[0] == 0 {
 		return l, fmt.Errorf("serial %q is not a positive number in hex without leading zeros", string(e.Serial))
 	}
-	l.serial = buf[:n]
 	if !listable(e.Reason) {
 		return l, fmt.Errorf("reason %d of %s is none", int(e.Reason), e.Serial)
 	}
@@ -67,6 +69,31 @@ func listedOf(e Entry, buf *[maxSerial]byte) (listed, error) {
 	}
 	return l, nil
 }
+
+// unhex decodes text, which is twice as long, and says whether it is hex in
+// lower case, as the order of serials has it. It looks at what is wrong once, not
+// at every digit.
+func unhex(b []byte, text string) bool {
+	wrong := byte(0)
+	for i := range b {
+		pair := text[2*i : 2*i+2]
+		high, low := hexDigits[pair[0]], hexDigits[pair[1]]
+		b[i] = high<<4 | low
+		wrong |= high | low
+	}
+	return wrong < 16
+}
+
+// hexDigits has the value of each digit, and 255 for what is none.
+var hexDigits = func() (t [256]byte) {
+	for i := range t {
+		t[i] = 255
+	}
+	for i, c := range "0123456789abcdef" {
+		t[c] = byte(i)
+	}
+	return t
+}()
 
 // listable says whether CRLReason has r (RFC 5280 §5.3.1).
 func listable(r ca.Reason) bool { return r >= 0 && r <= ca.AACompromise && r != 7 }
@@ -80,7 +107,7 @@ func appendEntry(b []byte, l listed) ([]byte, error) {
 	start := len(b)
 	b = append(b, tagSequence, 0)
 	b = appendSerial(b, l.serial)
-	b, err := appendTime(b, time.Unix(l.revokedAt, 0))
+	b, err := appendTime(b, l.revokedAt)
 	if err != nil {
 		return b, fmt.Errorf("revocation date: %w", err)
 	}
@@ -97,21 +124,20 @@ func appendEntryExtensions(b []byte, l listed) ([]byte, error) {
 	if l.reason == ca.Unspecified && l.invalidAt == noDate {
 		return b, nil
 	}
+	if l.invalidAt == noDate {
+		return append(append(b, reasonAlone...), byte(l.reason)), nil
+	}
 	start := len(b)
 	b = append(b, tagSequence, 0)
-	if l.invalidAt != noDate {
-		b = append(b, tagSequence, 24)
-		b = append(b, oidInvalidityAt...)
-		b = append(b, tagOctetString, 17)
-		var err error
-		if b, err = appendGeneralizedTime(b, time.Unix(l.invalidAt, 0).UTC()); err != nil {
-			return b, fmt.Errorf("invalidity date: %w", err)
-		}
+	b = append(b, tagSequence, 24)
+	b = append(b, oidInvalidityAt...)
+	b = append(b, tagOctetString, 17)
+	b, err := appendGeneralizedTime(b, l.invalidAt)
+	if err != nil {
+		return b, fmt.Errorf("invalidity date: %w", err)
 	}
 	if l.reason != ca.Unspecified {
-		b = append(b, tagSequence, 10)
-		b = append(b, oidReason...)
-		b = append(b, tagOctetString, 3, tagEnumerated, 1, byte(l.reason))
+		b = append(append(b, reasonAlone[2:]...), byte(l.reason))
 	}
 	b[start+1] = byte(len(b) - start - 2)
 	return b, nil
@@ -129,32 +155,28 @@ func appendSerial(b, magnitude []byte) []byte {
 
 // appendTime appends a Time: UTCTime through 2049, GeneralizedTime from 2050 on
 // (RFC 5280 §5.1.2.4), never with fractions.
-func appendTime(b []byte, t time.Time) ([]byte, error) {
-	t = t.UTC()
-	year, month, day := t.Date()
-	if year < 1950 || year > 2049 {
-		return appendGeneralizedTime(b, t)
+func appendTime(b []byte, at int64) ([]byte, error) {
+	if at < firstUTC || at > lastUTC {
+		return appendGeneralizedTime(b, at)
 	}
-	b = append(b, tagUTCTime, 13)
-	b = append2(b, year%100)
-	return appendFromMonth(b, t, month, day), nil
+	year, month, day, second := dateOf(at)
+	b = append2(append(b, tagUTCTime, 13), year%100)
+	return appendFromMonth(b, month, day, second), nil
 }
 
-func appendGeneralizedTime(b []byte, t time.Time) ([]byte, error) {
-	year, month, day := t.Date()
-	if year < 1 || year > 9999 {
-		return b, fmt.Errorf("year %d has not four digits", year)
+func appendGeneralizedTime(b []byte, at int64) ([]byte, error) {
+	if at < firstSecond || at > lastSecond {
+		return b, fmt.Errorf("year %d has not four digits", time.Unix(at, 0).UTC().Year())
 	}
-	b = append(b, tagGeneralizedTime, 15)
-	b = append2(append2(b, year/100), year%100)
-	return appendFromMonth(b, t, month, day), nil
+	year, month, day, second := dateOf(at)
+	b = append2(append2(append(b, tagGeneralizedTime, 15), year/100), year%100)
+	return appendFromMonth(b, month, day, second), nil
 }
 
-func appendFromMonth(b []byte, t time.Time, month time.Month, day int) []byte {
-	hour, minute, second := t.Clock()
-	for _, n := range [...]int{int(month), day, hour, minute, second} {
-		b = append2(b, n)
-	}
+func appendFromMonth(b []byte, month, day, second int) []byte {
+	minute := second / 60
+	b = append2(append2(b, month), day)
+	b = append2(append2(append2(b, minute/60), minute%60), second%60)
 	return append(b, 'Z')
 }
 
@@ -200,7 +222,7 @@ func newFrame(issuer, alg []byte, h Header, octets int64) (frame, error) {
 	fields := append([]byte{tagInteger, 1, 1}, alg...) // v2
 	fields = append(fields, issuer...)
 	for _, t := range []time.Time{h.ThisUpdate, h.NextUpdate} {
-		if fields, err = appendTime(fields, t); err != nil {
+		if fields, err = appendTime(fields, t.Unix()); err != nil {
 			return frame{}, err
 		}
 	}

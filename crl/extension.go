@@ -81,7 +81,7 @@ func addPointName(b *cryptobyte.Builder, url string) {
 // ExpiredSince is the extension that says that certificates stay on the list
 // which expired since t (X.509 §9.5.2.8).
 func ExpiredSince(t time.Time) (pkix.Extension, error) {
-	value, err := appendGeneralizedTime(nil, t.UTC())
+	value, err := appendGeneralizedTime(nil, t.Unix())
 	if err != nil {
 		return pkix.Extension{}, fmt.Errorf("expiredCertsOnCRL: %w", err)
 	}

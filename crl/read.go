@@ -391,6 +391,9 @@ func (l *listed) parseExtensions(der []byte) bool {
 	if len(der) == 0 {
 		return true
 	}
+	if alone := len(reasonAlone); len(der) == alone+1 && string(der[:alone]) == reasonAlone {
+		return l.parseReason(der[alone])
+	}
 	if len(der) < 3 || der[0] != tagSequence || int(der[1]) != len(der)-2 {
 		return false
 	}
@@ -403,12 +406,17 @@ func (l *listed) parseExtensions(der []byte) bool {
 		l.invalidAt, der = at, rest
 	}
 	if value, rest, ok := cutExtension(der, oidReason); ok {
-		if len(value) != 3 || value[0] != tagEnumerated || value[1] != 1 || value[2] == 0 || !listable(ca.Reason(value[2])) {
+		if len(value) != 3 || value[0] != tagEnumerated || value[1] != 1 || !l.parseReason(value[2]) {
 			return false
 		}
-		l.reason, der = ca.Reason(value[2]), rest
+		der = rest
 	}
 	return len(der) == 0
+}
+
+func (l *listed) parseReason(code byte) bool {
+	l.reason = ca.Reason(code)
+	return l.reason != ca.Unspecified && listable(l.reason)
 }
 
 // cutExtension returns the value of the extension that der begins with, if it
@@ -487,11 +495,13 @@ func parseFromMonth(year int, text []byte) (int64, bool) {
 	if month < 1 || month > 12 || day < 1 || day > 31 || uint(hour) > 23 || uint(minute) > 59 || uint(second) > 59 || text[10] != 'Z' {
 		return 0, false
 	}
-	t := time.Date(year, time.Month(month), day, hour, minute, second, 0, time.UTC)
-	if day > 28 && t.Day() != day { // 31 June has become 1 July
-		return 0, false
+	at := secondsOf(year, month, day)
+	if day > 28 {
+		if _, m, _, _ := dateOf(at); m != month { // 31 June has become 1 July
+			return 0, false
+		}
 	}
-	return t.Unix(), true
+	return at + int64(60*(60*hour+minute)+second), true
 }
 
 // digits returns the number that two digits write, -1 if they are none.
