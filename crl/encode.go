@@ -103,11 +103,11 @@ func listable(r ca.Reason) bool { return r >= 0 && r <= ca.AACompromise && r != 
 //	SEQUENCE { userCertificate INTEGER, revocationDate Time, crlEntryExtensions OPTIONAL }
 //
 // No entry is longer than maxEntry, so that all its lengths take one octet.
-func appendEntry(b []byte, l listed) ([]byte, error) {
+func appendEntry(b []byte, l listed, last *stamp) ([]byte, error) {
 	start := len(b)
 	b = append(b, tagSequence, 0)
 	b = appendSerial(b, l.serial)
-	b, err := appendTime(b, l.revokedAt)
+	b, err := last.append(b, l.revokedAt)
 	if err != nil {
 		return b, fmt.Errorf("revocation date: %w", err)
 	}
@@ -160,8 +160,11 @@ func appendTime(b []byte, at int64) ([]byte, error) {
 		return appendGeneralizedTime(b, at)
 	}
 	year, month, day, second := dateOf(at)
-	b = append2(append(b, tagUTCTime, 13), year%100)
-	return appendFromMonth(b, month, day, second), nil
+	b = append(b, "\x17\x0dYYMMDDhhmmssZ"...)
+	t := b[len(b)-13:]
+	put2(t, year%100)
+	putFromMonth(t[2:], month, day, second)
+	return b, nil
 }
 
 func appendGeneralizedTime(b []byte, at int64) ([]byte, error) {
@@ -169,18 +172,57 @@ func appendGeneralizedTime(b []byte, at int64) ([]byte, error) {
 		return b, fmt.Errorf("year %d has not four digits", time.Unix(at, 0).UTC().Year())
 	}
 	year, month, day, second := dateOf(at)
-	b = append2(append2(append(b, tagGeneralizedTime, 15), year/100), year%100)
-	return appendFromMonth(b, month, day, second), nil
+	b = append(b, "\x18\x0fYYYYMMDDhhmmssZ"...)
+	t := b[len(b)-15:]
+	put2(t, year/100)
+	put2(t[2:], year%100)
+	putFromMonth(t[4:], month, day, second)
+	return b, nil
 }
 
-func appendFromMonth(b []byte, month, day, second int) []byte {
+func putFromMonth(b []byte, month, day, second int) {
 	minute := second / 60
-	b = append2(append2(b, month), day)
-	b = append2(append2(append2(b, minute/60), minute%60), second%60)
-	return append(b, 'Z')
+	b = b[:10]
+	put2(b, month)
+	put2(b[2:], day)
+	put2(b[4:], minute/60)
+	put2(b[6:], minute%60)
+	put2(b[8:], second%60)
 }
 
-func append2(b []byte, n int) []byte { return append(b, byte('0'+n/10), byte('0'+n%10)) }
+func put2(b []byte, n int) { b[0], b[1] = byte('0'+n/10), byte('0'+n%10) }
+
+// A stamp is the last UTCTime that was written or read. Those of a mass
+// revocation, which make lists long, are of few moments. Its zero value is none.
+type stamp struct {
+	at  int64
+	der [15]byte
+}
+
+// append appends a Time as appendTime does.
+func (s *stamp) append(b []byte, at int64) ([]byte, error) {
+	if at == s.at && s.der[0] == tagUTCTime {
+		return append(b, s.der[:]...), nil
+	}
+	start := len(b)
+	b, err := appendTime(b, at)
+	if err == nil && len(b)-start == len(s.der) {
+		*s = stamp{at, [15]byte(b[start:])}
+	}
+	return b, err
+}
+
+// cut reads a Time as cutTime does.
+func (s *stamp) cut(der []byte) (at int64, rest []byte, ok bool) {
+	if len(der) >= len(s.der) && der[0] == tagUTCTime && [15]byte(der) == s.der {
+		return s.at, der[len(s.der):], true
+	}
+	at, rest, ok = cutTime(der)
+	if ok && len(der)-len(rest) == len(s.der) {
+		*s = stamp{at, [15]byte(der)}
+	}
+	return at, rest, ok
+}
 
 // appendLength appends the length of an element's content.
 func appendLength(b []byte, n int64) []byte {

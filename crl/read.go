@@ -76,6 +76,7 @@ type reader struct {
 	tbsEnd  int64
 	listEnd int64 // of the entries; 0: there are none
 	last    []byte
+	date    stamp
 }
 
 var errSyntax = errors.New("it is not DER of a version 2 list")
@@ -224,7 +225,7 @@ func (r *reader) next() (listed, bool, error) {
 	if err != nil {
 		return listed{}, false, err
 	}
-	l, n, ok := cutEntry(b)
+	l, n, ok := cutEntry(b, &r.date)
 	if !ok {
 		return listed{}, false, fmt.Errorf("entry %d: %w", r.info.Entries+1, errSyntax)
 	}
@@ -366,22 +367,22 @@ func (r *reader) element(tag byte) ([]byte, error) {
 }
 
 // cutEntry reads what appendEntry writes, and says how long it is.
-func cutEntry(der []byte) (l listed, n int, ok bool) {
+func cutEntry(der []byte, last *stamp) (l listed, n int, ok bool) {
 	if len(der) < 2 || der[0] != tagSequence || int(der[1]) > len(der)-2 || der[1] >= 0x80 {
 		return listed{}, 0, false
 	}
 	n = 2 + int(der[1])
-	l, ok = parseEntry(der[2:n])
+	l, ok = parseEntry(der[2:n], last)
 	return l, n, ok
 }
 
-func parseEntry(rest []byte) (listed, bool) {
+func parseEntry(rest []byte, last *stamp) (listed, bool) {
 	var ok bool
 	l := listed{invalidAt: noDate}
 	if l.serial, rest, ok = cutSerial(rest); !ok {
 		return l, false
 	}
-	if l.revokedAt, rest, ok = cutTime(rest); !ok {
+	if l.revokedAt, rest, ok = last.cut(rest); !ok {
 		return l, false
 	}
 	return l, l.parseExtensions(rest)
@@ -518,15 +519,18 @@ func digits(b []byte) int {
 type digest uint64
 
 func (d *digest) add(l listed) {
-	var b [24]byte
-	copy(b[:maxSerial], l.serial)
-	b[maxSerial], b[maxSerial+1] = byte(len(l.serial)), byte(l.reason)
-	h := uint64(*d)
-	h = mix(h, binary.LittleEndian.Uint64(b[:8]))
-	h = mix(h, binary.LittleEndian.Uint64(b[8:16]))
-	h = mix(h, binary.LittleEndian.Uint64(b[16:]))
-	h = mix(h, uint64(l.revokedAt))
-	*d = digest(mix(h, uint64(l.invalidAt)))
+	// Without the digest so far, which the processor does not have to wait for.
+	h := mix(mix(0, uint64(l.revokedAt)), uint64(l.invalidAt))
+	h = mix(h, uint64(len(l.serial))<<8|uint64(l.reason))
+	rest := l.serial
+	for ; len(rest) >= 8; rest = rest[8:] {
+		h = mix(h, binary.LittleEndian.Uint64(rest))
+	}
+	tail := uint64(0)
+	for _, octet := range rest {
+		tail = tail<<8 | uint64(octet)
+	}
+	*d = digest(mix(uint64(*d), mix(h, tail)))
 }
 
 // mix loses nothing: its factor is odd.

@@ -198,12 +198,16 @@ func (d *draft) make(ctx context.Context, entries iter.Seq2[Entry, error], head 
 	return info, nil
 }
 
+// writeBuffer is how many octets of entries are written at once.
+const writeBuffer = 256 << 10
+
 // list writes the entries.
 func (d *draft) list(ctx context.Context, entries iter.Seq2[Entry, error]) error {
 	var (
 		last   ca.Serial
 		serial [maxSerial]byte
-		buf    = make([]byte, d.gap, 32<<10)
+		date   stamp
+		buf    = make([]byte, d.gap, writeBuffer)
 	)
 	for e, err := range entries {
 		if err != nil {
@@ -217,7 +221,7 @@ func (d *draft) list(ctx context.Context, entries iter.Seq2[Entry, error]) error
 		if err != nil {
 			return fmt.Errorf("listing: %w", err)
 		}
-		if buf, err = appendEntry(buf, l); err != nil {
+		if buf, err = appendEntry(buf, l, &date); err != nil {
 			return fmt.Errorf("listing %s: %w", e.Serial, err)
 		}
 		d.note(l)

@@ -291,7 +291,7 @@ func FuzzRead(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if again, err = appendEntry(again, l); err != nil {
+			if again, err = appendEntry(again, l, new(stamp)); err != nil {
 				t.Fatal(err)
 			}
 		}
