@@ -213,7 +213,7 @@ func New(cfg Config) (*Server, error) {
 
 // addShelf makes room for a scope. Without an address there are no deltas: no
 // CRL could say where they are.
-func (s *Server) addShelf(is *ca.Issuer, scope Scope, url string) *shelf {
+func (s *Server) addShelf(is *ca.Issuer, scope Scope, url string) {
 	sh := &shelf{scope: scope, issuer: is, plan: s.cfg.Plans[is.ID], url: url, trigger: make(chan struct{}, 1)}
 	if url == "" {
 		sh.plan.Delta = 0
@@ -221,7 +221,6 @@ func (s *Server) addShelf(is *ca.Issuer, scope Scope, url string) *shelf {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shelves[scope.String()] = sh
-	return sh
 }
 
 // shelf finds the shelf of a scope, nil for none.

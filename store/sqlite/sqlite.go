@@ -74,7 +74,7 @@ type Engine struct {
 }
 
 // Open opens or creates the database and takes it for this process.
-func Open(ctx context.Context, cfg Config) (*Engine, error) {
+func Open(_ context.Context, cfg Config) (*Engine, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Path == "" {
 		return nil, errors.New("opening database: no path")
@@ -88,14 +88,14 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{path: path, log: cfg.Logger, lock: lock}
-	if err := e.open(ctx, cfg); err != nil {
+	if err := e.open(cfg); err != nil {
 		return nil, errors.Join(err, giveLock(lock))
 	}
 	go e.writer.run()
 	return e, nil
 }
 
-func (e *Engine) open(ctx context.Context, cfg Config) error {
+func (e *Engine) open(cfg Config) error {
 	if err := create(e.path); err != nil {
 		return explainPath(e.path, err)
 	}
