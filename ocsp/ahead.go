@@ -334,7 +334,7 @@ func (a *ahead) one(ctx context.Context, c Assigned) (Ahead, error) {
 	if err != nil {
 		return Ahead{}, err
 	}
-	m, err := a.s.make(ctx, p, []certID{id}, []Status{c.Status}, nil)
+	m, err := a.s.make(ctx, p, []certID{id}, []Status{c.Status}, nil, always)
 	a.s.metrics.ahead.WithLabelValues(a.hash.String(), outcome(err)).Inc()
 	if err != nil {
 		return Ahead{}, err
@@ -454,12 +454,8 @@ func (s *Server) shelved(ctx context.Context, p *post, id certID, st Status) *an
 	if by.cert.CheckSignature(by.scheme.algorithm, m.tbs, m.sig) != nil {
 		return nil // about another status, or by another encoding
 	}
-	a, err := s.answerOf(m, kept.RefreshAt)
-	if err != nil {
-		return nil
-	}
 	s.metrics.shelved.Inc()
-	return a
+	return s.answerOf(m, kept.RefreshAt)
 }
 
 // speaker returns the delegate that made a kept signature, if its word is still

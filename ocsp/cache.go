@@ -54,9 +54,8 @@ type cacheControl struct {
 	value []string
 }
 
-// prepare makes the header's values.
+// prepare makes the header's values, but for the length.
 func (a *answer) prepare() {
-	a.header.length = []string{strconv.Itoa(len(a.body))}
 	a.header.etag = []string{a.etag}
 	a.header.lastModified = []string{a.producedAt.Format(http.TimeFormat)}
 	a.header.expires = []string{a.nextUpdate.Format(http.TimeFormat)}

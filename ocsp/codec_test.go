@@ -26,6 +26,13 @@ import (
 	"github.com/secsy-pki/secsy-pki/keys"
 )
 
+func addNonce(b *cryptobyte.Builder, nonce []byte) {
+	b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
+		b.AddASN1ObjectIdentifier(oidNonce)
+		b.AddASN1(casn1.OCTET_STRING, func(b *cryptobyte.Builder) { b.AddASN1OctetString(nonce) })
+	})
+}
+
 func idsOf(t testing.TB, queries ...[]byte) []certID {
 	t.Helper()
 	var out []certID
@@ -247,10 +254,10 @@ func TestEveryKindOfKeySigns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		body, err := d.envelope(tbs, sig)
-		if err != nil {
+		if err := d.check(now, tbs, sig); err != nil {
 			t.Fatal(err)
 		}
+		body := d.envelope(tbs, sig)
 		var outer struct {
 			Status asn1.Enumerated
 			Bytes  struct {

@@ -13,6 +13,7 @@ import (
 	"encoding/asn1"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -46,9 +47,11 @@ type delegate struct {
 	cert    *x509.Certificate
 	key     keys.Key          // nil: signs nothing any more
 	spki    [sha256.Size]byte // of the SubjectPublicKeyInfo
-	keyHash [sha1.Size]byte
 	scheme  scheme
-	revoked atomic.Bool // neither signs any more nor stands behind what it signed
+	id      []byte       // ResponderID
+	certs   []byte       // [0] SEQUENCE OF Certificate, with cert
+	checked atomic.Int64 // when a signature was last found right, in Unix nanoseconds; 0: none was since one was wrong
+	revoked atomic.Bool  // neither signs any more nor stands behind what it signed
 }
 
 // A scheme is how a key signs.
@@ -67,7 +70,13 @@ func newDelegate(cert *x509.Certificate) (*delegate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &delegate{cert: cert, spki: sha256.Sum256(cert.RawSubjectPublicKeyInfo), keyHash: sha1.Sum(bits), scheme: s}, nil
+	d := &delegate{
+		cert: cert, spki: sha256.Sum256(cert.RawSubjectPublicKeyInfo), scheme: s,
+	}
+	keyHash := sha1.Sum(bits)
+	d.id = enclose(enclose(keyHash[:], 0, casn1.OCTET_STRING), 0, explicit(2)) // byKey, RFC 9919 §3.2.1
+	d.certs = enclose(enclose(slices.Clone(cert.Raw), 0, casn1.SEQUENCE), 0, explicit(0))
+	return d, nil
 }
 
 func schemeOf(pub crypto.PublicKey) (scheme, error) {
@@ -113,7 +122,7 @@ func publicKeyBits(spki []byte) ([]byte, error) {
 	return bits, nil
 }
 
-// sign encodes r, has it signed and proves the signature before anybody sees it.
+// sign encodes r and has it signed. Whether the signature is right, check says.
 func (d *delegate) sign(ctx context.Context, r *response) (tbs, sig []byte, err error) {
 	tbs, err = d.responseData(r)
 	if err != nil {
@@ -129,109 +138,171 @@ func (d *delegate) sign(ctx context.Context, r *response) (tbs, sig []byte, err 
 	if err != nil {
 		return nil, nil, fmt.Errorf("signing response: %w", err)
 	}
-	if err := d.cert.CheckSignature(d.scheme.algorithm, tbs, sig); err != nil {
-		return nil, nil, fmt.Errorf("checking a signature just made: %w", err)
-	}
 	return tbs, sig, nil
+}
+
+// check proves a signature, as clients will.
+func (d *delegate) check(now time.Time, tbs, sig []byte) error {
+	if err := d.cert.CheckSignature(d.scheme.algorithm, tbs, sig); err != nil {
+		d.checked.Store(0)
+		return fmt.Errorf("checking a signature just made: %w", err)
+	}
+	d.checked.Store(now.UnixNano())
+	return nil
+}
+
+// spotCheck is how often a signature is checked of those that one client gets,
+// who checks it too.
+const spotCheck = time.Second
+
+// suspect reports whether a signature is to be checked that is for one client:
+// the first, one each spotCheck, and after a wrong one all, until one is right. It
+// costs more to check one than to make it.
+func (d *delegate) suspect(now time.Time) bool {
+	last := d.checked.Load()
+	since := now.UnixNano() - last
+	return last == 0 || (since < 0 || since >= int64(spotCheck)) && d.checked.CompareAndSwap(last, now.UnixNano())
 }
 
 // responseData encodes ResponseData (RFC 6960 §4.2.1).
 func (d *delegate) responseData(r *response) ([]byte, error) {
-	var b cryptobyte.Builder
-	b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
-		b.AddASN1(explicit(2), func(b *cryptobyte.Builder) { // byKey, RFC 9919 §3.2.1
-			b.AddASN1OctetString(d.keyHash[:])
-		})
-		b.AddASN1GeneralizedTime(r.producedAt.UTC())
-		b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
-			for _, s := range r.singles {
-				addSingle(b, s, r.archiveCutoff)
-			}
-		})
-		if r.nonce != nil || r.extendedRevoke {
-			b.AddASN1(explicit(1), func(b *cryptobyte.Builder) {
-				b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) { addResponseExtensions(b, r) })
-			})
-		}
-	})
-	return b.Bytes()
+	if !r.datable() {
+		return nil, errors.New("a time has no four-digit year")
+	}
+	b := make([]byte, 0, 192+len(r.nonce)+256*len(r.singles))
+	b = append(b, d.id...)
+	b = appendTime(b, r.producedAt)
+	singles := len(b)
+	for _, s := range r.singles {
+		b = appendSingle(b, s, r.archiveCutoff)
+	}
+	b = enclose(b, singles, casn1.SEQUENCE)
+	if extensions := len(b); r.nonce != nil || r.extendedRevoke {
+		b = appendResponseExtensions(b, r)
+		b = enclose(b, extensions, casn1.SEQUENCE)
+		b = enclose(b, extensions, explicit(1))
+	}
+	return enclose(b, 0, casn1.SEQUENCE), nil
 }
 
-func addSingle(b *cryptobyte.Builder, s single, archiveCutoff time.Time) {
-	b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
-		b.AddBytes(s.certID)
-		if s.status.revoked() {
-			b.AddASN1(explicit(1), func(b *cryptobyte.Builder) { addRevokedInfo(b, s) })
-		} else {
-			b.AddASN1(casn1.Tag(0).ContextSpecific(), func(*cryptobyte.Builder) {})
-		}
-		b.AddASN1GeneralizedTime(s.thisUpdate.UTC())
-		b.AddASN1(explicit(0), func(b *cryptobyte.Builder) { b.AddASN1GeneralizedTime(s.nextUpdate.UTC()) })
-		if !archiveCutoff.IsZero() && !s.status.unissued {
-			b.AddASN1(explicit(1), func(b *cryptobyte.Builder) {
-				b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
-					addExtension(b, oidArchiveCutoff, func(b *cryptobyte.Builder) { b.AddASN1GeneralizedTime(archiveCutoff.UTC()) })
-				})
-			})
-		}
-	})
+// datable reports whether GeneralizedTime can tell all times of r.
+func (r *response) datable() bool {
+	all := []time.Time{r.producedAt, r.archiveCutoff}
+	for _, s := range r.singles {
+		all = append(all, s.thisUpdate, s.nextUpdate, s.status.RevokedAt)
+	}
+	return !slices.ContainsFunc(all, func(t time.Time) bool { return t.UTC().Year() < 0 || t.UTC().Year() > 9999 })
 }
 
-func addRevokedInfo(b *cryptobyte.Builder, s single) {
+func appendSingle(b []byte, s single, archiveCutoff time.Time) []byte {
+	start := len(b)
+	b = append(b, s.certID...)
+	status := len(b)
+	if s.status.revoked() {
+		b = enclose(appendRevokedInfo(b, s), status, explicit(1))
+	} else {
+		b = enclose(b, status, casn1.Tag(0).ContextSpecific())
+	}
+	b = appendTime(b, s.thisUpdate)
+	next := len(b)
+	b = enclose(appendTime(b, s.nextUpdate), next, explicit(0))
+	if extensions := len(b); !archiveCutoff.IsZero() && !s.status.unissued {
+		b = appendExtension(b, archiveCutoffDER, func(b []byte) []byte { return appendTime(b, archiveCutoff) })
+		b = enclose(b, extensions, casn1.SEQUENCE)
+		b = enclose(b, extensions, explicit(1))
+	}
+	return enclose(b, start, casn1.SEQUENCE)
+}
+
+func appendRevokedInfo(b []byte, s single) []byte {
 	at := s.status.RevokedAt
 	if at.IsZero() { // abandoned, and the hour is not known
 		at = s.thisUpdate
 	}
-	b.AddASN1GeneralizedTime(at.UTC().Truncate(time.Second))
-	if s.status.Reason != 0 { // unspecified is said by silence
-		b.AddASN1(explicit(0), func(b *cryptobyte.Builder) { b.AddASN1Enum(int64(s.status.Reason)) })
+	b = appendTime(b, at)
+	if reason := len(b); s.status.Reason != 0 { // unspecified is said by silence
+		b = append(b, byte(casn1.ENUM), 1, byte(s.status.Reason))
+		b = enclose(b, reason, explicit(0))
 	}
+	return b
 }
 
-func addResponseExtensions(b *cryptobyte.Builder, r *response) {
+func appendResponseExtensions(b []byte, r *response) []byte {
 	if r.nonce != nil {
-		addNonce(b, r.nonce)
+		b = appendExtension(b, nonceDER, func(b []byte) []byte { return append(appendHeader(b, casn1.OCTET_STRING, len(r.nonce)), r.nonce...) })
 	}
 	if r.extendedRevoke {
-		addExtension(b, oidExtendedRevoke, func(b *cryptobyte.Builder) { b.AddASN1NULL() })
+		b = appendExtension(b, extendedRevokeDER, func(b []byte) []byte { return append(b, byte(casn1.NULL), 0) })
 	}
+	return b
 }
 
-func addNonce(b *cryptobyte.Builder, nonce []byte) {
-	addExtension(b, oidNonce, func(b *cryptobyte.Builder) { b.AddASN1OctetString(nonce) })
-}
-
-// addExtension never marks one critical: there are clients that abort at any
+// appendExtension never marks one critical: there are clients that abort at any
 // critical extension in a response.
-func addExtension(b *cryptobyte.Builder, oid asn1.ObjectIdentifier, value cryptobyte.BuilderContinuation) {
-	b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
-		b.AddASN1ObjectIdentifier(oid)
-		b.AddASN1(casn1.OCTET_STRING, value)
-	})
+func appendExtension(b, oid []byte, value func([]byte) []byte) []byte {
+	start := len(b)
+	b = append(b, oid...)
+	contents := len(b)
+	b = enclose(value(b), contents, casn1.OCTET_STRING)
+	return enclose(b, start, casn1.SEQUENCE)
 }
 
 // envelope puts data, signature and the delegate's certificate into an
 // OCSPResponse. No other certificate goes along: clients take any that is
 // there for a delegate's.
-func (d *delegate) envelope(tbs, sig []byte) ([]byte, error) {
+func (d *delegate) envelope(tbs, sig []byte) []byte {
+	b := make([]byte, 0, 64+len(tbs)+len(d.scheme.der)+len(sig)+len(d.certs))
+	b = append(b, byte(casn1.ENUM), 1, 0) // successful
+	bytes := len(b)
+	b = append(b, basicDER...)
+	basic := len(b)
+	b = append(b, tbs...)
+	b = append(b, d.scheme.der...)
+	signature := len(b)
+	b = append(b, 0) // no bit of the last octet is unused
+	b = enclose(append(b, sig...), signature, casn1.BIT_STRING)
+	b = append(b, d.certs...)
+	b = enclose(b, basic, casn1.SEQUENCE)
+	b = enclose(b, basic, casn1.OCTET_STRING)
+	b = enclose(b, bytes, casn1.SEQUENCE)
+	b = enclose(b, bytes, explicit(0))
+	return enclose(b, 0, casn1.SEQUENCE)
+}
+
+var (
+	basicDER          = objectIdentifier(oidBasic)
+	nonceDER          = objectIdentifier(oidNonce)
+	archiveCutoffDER  = objectIdentifier(oidArchiveCutoff)
+	extendedRevokeDER = objectIdentifier(oidExtendedRevoke)
+)
+
+func objectIdentifier(oid asn1.ObjectIdentifier) []byte {
 	var b cryptobyte.Builder
-	b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
-		b.AddASN1Enum(0) // successful
-		b.AddASN1(explicit(0), func(b *cryptobyte.Builder) {
-			b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
-				b.AddASN1ObjectIdentifier(oidBasic)
-				b.AddASN1(casn1.OCTET_STRING, func(b *cryptobyte.Builder) {
-					b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) {
-						b.AddBytes(tbs)
-						b.AddBytes(d.scheme.der)
-						b.AddASN1BitString(sig)
-						b.AddASN1(explicit(0), func(b *cryptobyte.Builder) {
-							b.AddASN1(casn1.SEQUENCE, func(b *cryptobyte.Builder) { b.AddBytes(d.cert.Raw) })
-						})
-					})
-				})
-			})
-		})
-	})
-	return b.Bytes()
+	b.AddASN1ObjectIdentifier(oid)
+	return b.BytesOrPanic()
+}
+
+// enclose makes what is in b from start on the contents of an element. Moving it
+// costs less than knowing before how long it will be.
+func enclose(b []byte, start int, tag casn1.Tag) []byte {
+	var header [5]byte
+	return slices.Insert(b, start, appendHeader(header[:0], tag, len(b)-start)...)
+}
+
+// appendHeader writes tag and length of contents of n octets, below 16 MiB.
+func appendHeader(b []byte, tag casn1.Tag, n int) []byte {
+	switch b = append(b, byte(tag)); {
+	case n < 1<<7:
+		return append(b, byte(n))
+	case n < 1<<8:
+		return append(b, 0x81, byte(n))
+	case n < 1<<16:
+		return append(b, 0x82, byte(n>>8), byte(n))
+	}
+	return append(b, 0x83, byte(n>>16), byte(n>>8), byte(n))
+}
+
+func appendTime(b []byte, t time.Time) []byte {
+	start := len(b)
+	return enclose(t.UTC().AppendFormat(b, "20060102150405Z"), start, casn1.GeneralizedTime)
 }

@@ -12,6 +12,7 @@ import (
 	mathrand "math/rand/v2"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -543,7 +544,7 @@ func (s *Server) shelvedOrSigned(ctx context.Context, who *asker, p *post, id ce
 	err := who.pay()
 	if err == nil {
 		var a *answer
-		if a, err = s.sign(keys.WithPurpose(ctx, s.purposeOf(st)), p, []certID{id}, []Status{st}, nil); err == nil {
+		if a, err = s.signAll(keys.WithPurpose(ctx, s.purposeOf(st)), p, id, st); err == nil {
 			return a, nil
 		}
 	}
@@ -577,7 +578,7 @@ func (s *Server) single(ctx context.Context, who *asker, p *post, ids []certID, 
 	for i, k := range told {
 		statuses[i] = k.Status
 	}
-	return s.inTime(ctx, func() (*answer, error) { return s.sign(ctx, p, ids, statuses, nonce) })
+	return s.inTime(ctx, func() (*answer, error) { return s.signOne(ctx, p, ids, statuses, nonce) })
 }
 
 // flight names one signature: two that would say different things never share it.
@@ -585,14 +586,26 @@ func (k known) flight(id certID) string {
 	return fmt.Sprintf("%d %d %d %s %s", k.subject.issuer, k.RevokedAt.UnixNano(), k.Reason, k.State, id.raw)
 }
 
-// sign makes a response about certificates of one issuer.
-func (s *Server) sign(ctx context.Context, p *post, ids []certID, statuses []Status, nonce []byte) (*answer, error) {
-	m, err := s.make(ctx, p, ids, statuses, nonce)
+// signAll makes a response for all who ask about one certificate.
+func (s *Server) signAll(ctx context.Context, p *post, id certID, st Status) (*answer, error) {
+	m, err := s.make(ctx, p, []certID{id}, []Status{st}, nil, always)
 	if err != nil {
 		return nil, err
 	}
-	return s.answerOf(m, s.refreshAt(m.response.singles[0]))
+	return s.answerOf(m, s.refreshAt(m.response.singles[0])), nil
 }
+
+// signOne makes a response about certificates of one issuer for one who asks.
+func (s *Server) signOne(ctx context.Context, p *post, ids []certID, statuses []Status, nonce []byte) (*answer, error) {
+	m, err := s.make(ctx, p, ids, statuses, nonce, (*delegate).suspect)
+	if err != nil {
+		return nil, err
+	}
+	return s.unsharedOf(m), nil
+}
+
+// always has a signature checked that is for many, and may be kept for days.
+func always(*delegate, time.Time) bool { return true }
 
 // A signed is a response with its signature.
 type signed struct {
@@ -601,8 +614,9 @@ type signed struct {
 	tbs, sig []byte
 }
 
-// make has the one who speaks for p sign a response.
-func (s *Server) make(ctx context.Context, p *post, ids []certID, statuses []Status, nonce []byte) (signed, error) {
+// make has the one who speaks for p sign a response, and checks the signature if
+// it is to be.
+func (s *Server) make(ctx context.Context, p *post, ids []certID, statuses []Status, nonce []byte, toCheck func(*delegate, time.Time) bool) (signed, error) {
 	d := p.delegate.Load()
 	now := s.cfg.Now()
 	if d == nil || !now.Before(d.cert.NotAfter) || d.revoked.Load() {
@@ -612,6 +626,9 @@ func (s *Server) make(ctx context.Context, p *post, ids []certID, statuses []Sta
 	m := signed{response: s.draft(d, now, ids, statuses, nonce), by: d}
 	var err error
 	m.tbs, m.sig, err = d.sign(keys.Repeatable(ctx), m.response)
+	if err == nil && toCheck(d, now) {
+		err = d.check(now, m.tbs, m.sig)
+	}
 	s.metrics.signatures.WithLabelValues(outcome(err)).Inc()
 	s.noteSigning(ctx, p, d, err)
 	if err != nil {
@@ -620,21 +637,28 @@ func (s *Server) make(ctx context.Context, p *post, ids []certID, statuses []Sta
 	return m, nil
 }
 
-// answerOf puts together what is sent of a signed response, to be made anew from
-// refreshAt on.
-func (s *Server) answerOf(m signed, refreshAt time.Time) (*answer, error) {
-	body, err := m.by.envelope(m.tbs, m.sig)
-	if err != nil {
-		return nil, fmt.Errorf("encoding response: %w", err)
-	}
-	sum := sha256.Sum256(body)
+// answerOf puts together what all are sent of a signed response, to be made anew
+// from refreshAt on.
+func (s *Server) answerOf(m signed, refreshAt time.Time) *answer {
+	a := s.unsharedOf(m)
+	sum := sha256.Sum256(a.body)
+	a.etag = `"` + hex.EncodeToString(sum[:]) + `"` // RFC 9919 §7.2
+	a.refreshAt.Store(refreshAt.UnixNano())
+	a.prepare()
+	return a
+}
+
+// unsharedOf puts together what one is sent of it. HTTP says nothing of it but
+// its length.
+func (s *Server) unsharedOf(m signed) *answer {
+	body := m.by.envelope(m.tbs, m.sig)
 	a := &answer{
 		body:       body,
-		etag:       `"` + hex.EncodeToString(sum[:]) + `"`, // RFC 9919 §7.2
 		producedAt: m.response.producedAt,
 		nextUpdate: soonest(m.response.singles),
 		status:     m.response.singles[0].status,
 		by:         m.by,
+		header:     sharedHeader{length: []string{strconv.Itoa(len(body))}},
 	}
 	a.ends = a.nextUpdate
 	for _, of := range m.response.singles {
@@ -642,9 +666,7 @@ func (s *Server) answerOf(m signed, refreshAt time.Time) (*answer, error) {
 			a.ends = end
 		}
 	}
-	a.refreshAt.Store(refreshAt.UnixNano())
-	a.prepare()
-	return a, nil
+	return a
 }
 
 // refreshAt is when an answer is to be made anew: at half of its life or where
