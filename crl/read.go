@@ -128,7 +128,7 @@ func (r *reader) hash() {
 		r.whole.Write(taken) // never fails
 	}
 	if r.inTBS && r.signed != nil {
-		r.signed.Write(taken)
+		_, _ = r.signed.Write(taken) // likewise
 	}
 }
 
