@@ -145,7 +145,7 @@ func TestDeltaIsMarkedAndOfItsBase(t *testing.T) {
 		for shard := range 2 {
 			scope := w.scope(shard)
 			complete, delta := w.served(s, Series{Scope: scope}), w.served(s, Series{scope, true})
-			base := w.scopes[scope].scheduled
+			base := w.kept(scope).scheduled
 			indicator := ext(delta, oidDeltaIndicator)
 			if indicator == nil || !indicator.Critical {
 				t.Fatalf("shard %d: indicator %+v", shard, indicator)
@@ -220,7 +220,7 @@ func TestDeltaUponAnyListFromItsBaseOnSaysWhatIsRevoked(t *testing.T) {
 				time.Sleep(time.Duration(1+rnd.IntN(100)) * time.Minute)
 				complete, delta := w.served(s, Series{Scope: w.scope(0)}), w.served(s, Series{w.scope(0), true})
 				completes[Number(complete.Number.Int64())] = entriesOf(complete)
-				base := w.scopes[w.scope(0)].delta.Base
+				base := w.kept(w.scope(0)).delta.Base
 				if Number(delta.Number.Int64()) < Number(complete.Number.Int64()) {
 					continue // it is not put upon this one
 				}

@@ -69,6 +69,13 @@ func (w *world) scopeLocked(s Scope) *scopeState {
 	return w.scopes[s]
 }
 
+// kept is what the store has of a scope now.
+func (w *world) kept(s Scope) scopeState {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return *w.scopeLocked(s)
+}
+
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
