@@ -71,7 +71,7 @@ var rooms = map[string]wall{
 	"ca/catest":                  {rooms: []string{"ca", "ca/lint", "ca/weakkey", "keys", "keys/keystest", "audit"}},
 	"store/storetest":            {rooms: []string{"*"}},
 	"store/storetest/storebench": {rooms: []string{"store", "store/sqlite", "store/postgres"}},
-	"integration":                {rooms: []string{"pkcs11pool/pkcs11test"}},
+	"integration":                {rooms: []string{"pkcs11pool/pkcs11test", "cms"}},
 	"integration/crashserver":    {rooms: []string{"app", "config", "keys", "store"}},
 }
 

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/eggsampler/acme/v3 v3.8.0
 	github.com/go-acme/lego/v4 v4.35.2
+	github.com/smallstep/pkcs7 v0.2.3
 )
 
 require (
