@@ -63,7 +63,13 @@ func AlgorithmOf(pub crypto.PublicKey) (Algorithm, bool) {
 }
 
 // FromSigner is Signer's other half: a Key out of a private key in memory.
-func FromSigner(s crypto.Signer) Key { return memoryKey{s} }
+func FromSigner(s crypto.Signer) Key {
+	k := memoryKey{s}
+	if private, ok := s.(*rsa.PrivateKey); ok {
+		return memoryDecrypter{k, private}
+	}
+	return k
+}
 
 type memoryKey struct{ signer crypto.Signer }
 
@@ -77,6 +83,20 @@ func (k memoryKey) Sign(ctx context.Context, digest []byte, opts crypto.SignerOp
 		return nil, err
 	}
 	return k.signer.Sign(rand.Reader, digest, opts)
+}
+
+// A memoryDecrypter is an RSA key, which crypto/rsa decrypts with in constant time.
+type memoryDecrypter struct {
+	memoryKey
+	private *rsa.PrivateKey
+}
+
+// Decrypt implements Decrypter.
+func (k memoryDecrypter) Decrypt(ctx context.Context, ciphertext []byte, opts crypto.DecrypterOpts) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return k.private.Decrypt(rand.Reader, ciphertext, opts)
 }
 
 // CheckDigest refuses what crypto.Signer would sign without a thought: RSA over

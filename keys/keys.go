@@ -26,6 +26,10 @@ type Key interface {
 
 // A Decrypter is a Key that can also decrypt: a skill that not every key has. It
 // is safe for concurrent use, and keeps to ctx as Sign does.
+//
+// The options are of crypto/rsa. With a SessionKeyLen, wrong padding is no error but
+// a random key; whatever else is wrong with a ciphertext is rsa.ErrDecryption, which
+// is a fault of who sent it, never one of the device.
 type Decrypter interface {
 	Decrypt(ctx context.Context, ciphertext []byte, opts crypto.DecrypterOpts) ([]byte, error)
 }
@@ -124,6 +128,21 @@ func Once(ctx context.Context) context.Context {
 // IsRepeatable reports whether ctx is from Repeatable.
 func IsRepeatable(ctx context.Context) bool {
 	yes, _ := ctx.Value(repeatableKey{}).(bool)
+	return yes
+}
+
+type decryptKey struct{}
+
+// ToDecrypt returns a context in which Generate makes a key that may decrypt, too.
+// A device is asked for that when a key is made, or never: by itself a key of a
+// device signs and does nothing else. Only RSA keys can decrypt.
+func ToDecrypt(ctx context.Context) context.Context {
+	return context.WithValue(ctx, decryptKey{}, true)
+}
+
+// IsToDecrypt reports whether ctx is from ToDecrypt.
+func IsToDecrypt(ctx context.Context) bool {
+	yes, _ := ctx.Value(decryptKey{}).(bool)
 	return yes
 }
 

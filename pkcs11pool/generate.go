@@ -60,12 +60,12 @@ var specs = map[keys.Algorithm]spec{
 // the same label at the same moment.
 const contests = 3
 
-// Generate implements keys.Generator: a key that can only sign, and never
-// leaves its token. With several tokens it is made on the first that can, and
+// Generate implements keys.Generator: a key that can only sign, unless ctx is of
+// keys.ToDecrypt, and never leaves its token. With several tokens it is made on the first that can, and
 // carrying it over to the others is up to the means of their vendor. A token
 // that does not answer may have a key of the label, so then none is made.
 func (p *Pool) Generate(ctx context.Context, ref string, alg keys.Algorithm) (keys.Key, error) {
-	return p.GenerateWith(ctx, ref, alg, GenerateOptions{})
+	return p.GenerateWith(ctx, ref, alg, GenerateOptions{Decrypt: keys.IsToDecrypt(ctx)})
 }
 
 // GenerateWith is Generate for a key that may do more than sign.

@@ -102,7 +102,11 @@ func (s *Store) Put(label string, signer crypto.Signer) (keys.Key, error) {
 	if _, ok := s.keys[label]; ok {
 		return nil, fmt.Errorf("%w: %q", keys.ErrExists, label)
 	}
-	k := key{store: s, label: label, Key: keys.FromSigner(signer)}
+	inner := keys.FromSigner(signer)
+	var k keys.Key = key{store: s, label: label, Key: inner}
+	if d, ok := inner.(keys.Decrypter); ok {
+		k = decrypter{key{store: s, label: label, Key: inner}, d}
+	}
 	s.keys[label] = k
 	return k, nil
 }
@@ -267,6 +271,19 @@ func (k key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) ([
 	defer k.store.mu.Unlock()
 	k.store.signed = append(k.store.signed, Signature{k.label, slices.Clone(digest), opts.HashFunc(), keys.IsRepeatable(ctx)})
 	return sig, nil
+}
+
+type decrypter struct {
+	key
+	inner keys.Decrypter
+}
+
+// Decrypt implements keys.Decrypter: it fails and waits as signatures do.
+func (k decrypter) Decrypt(ctx context.Context, ciphertext []byte, opts crypto.DecrypterOpts) ([]byte, error) {
+	if err := k.store.before(ctx, k.label); err != nil {
+		return nil, err
+	}
+	return k.inner.Decrypt(ctx, ciphertext, opts)
 }
 
 func (s *Store) before(ctx context.Context, label string) error {

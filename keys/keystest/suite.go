@@ -1,14 +1,17 @@
 package keystest
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/sha512"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 
@@ -39,6 +42,9 @@ func TestStore(t *testing.T, open func(t *testing.T, place string) StoreGenerato
 	t.Run("WrongDigestIsNotSigned", s.wrongDigestIsNotSigned)
 	t.Run("ManySignAtOnce", s.manySignAtOnce)
 	t.Run("DestroyedKeyIsGone", s.destroyedKeyIsGone)
+	if slices.Contains(algs, keys.RSA2048) {
+		t.Run("KeyMadeToDecryptDecrypts", s.keyMadeToDecryptDecrypts)
+	}
 }
 
 type suite struct {
@@ -74,6 +80,50 @@ func (s suite) generatedKeysSignAndOutliveARestart(t *testing.T) {
 			}
 			checkSigns(t, again)
 		})
+	}
+}
+
+// Of wrong padding it tells nothing when a session key is expected, and of a
+// ciphertext that is none nothing but that.
+func (s suite) keyMadeToDecryptDecrypts(t *testing.T) {
+	t.Parallel()
+	place := t.TempDir()
+	k, err := s.open(t, place).Generate(keys.ToDecrypt(t.Context()), "key-1", keys.RSA2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkSigns(t, k)
+	again, err := s.open(t, place).Key(t.Context(), "key-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []keys.Key{k, again} {
+		d, ok := k.(keys.Decrypter)
+		if !ok {
+			t.Fatalf("%T is no keys.Decrypter", k)
+		}
+		session := []byte("a key of a cipher")
+		ciphertext, err := rsa.EncryptPKCS1v15(rand.Reader, k.Public().(*rsa.PublicKey), session) //nolint:staticcheck // SCEP (RFC 8894) has no other padding
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts := &rsa.PKCS1v15DecryptOptions{SessionKeyLen: len(session)} //nolint:staticcheck // as above
+		if got, err := d.Decrypt(t.Context(), ciphertext, opts); err != nil || !bytes.Equal(got, session) {
+			t.Fatalf("decrypting: %q, %v", got, err)
+		}
+		ciphertext[0] = 0 // below the modulus
+		ciphertext[20] ^= 1
+		if got, err := d.Decrypt(t.Context(), ciphertext, opts); err != nil || len(got) != len(session) || bytes.Equal(got, session) {
+			t.Fatalf("wrong padding: %q, %v; want some key and no error", got, err)
+		}
+		if got, err := d.Decrypt(t.Context(), make([]byte, 300), &rsa.OAEPOptions{Hash: crypto.SHA1}); !errors.Is(err, rsa.ErrDecryption) || got != nil {
+			t.Fatalf("no ciphertext: %q, %v; want rsa.ErrDecryption", got, err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if got, err := d.Decrypt(ended, ciphertext, opts); err == nil {
+			t.Fatalf("decrypting in an ended context: %q", got)
+		}
 	}
 }
 
