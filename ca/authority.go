@@ -165,17 +165,17 @@ func (a *Authority) addIssuers(list []*Issuer) error {
 }
 
 func (a *Authority) addProfiles(list []Profile, def string) error {
-	a.profiles = make(map[string]*Profile, len(list)+2)
+	a.profiles = make(map[string]*Profile, len(list)+3)
 	var errs []error
 	for _, p := range list {
-		if a.profiles[p.Name] != nil || p.Name == ProfileSelf || p.Name == ProfileResponder || p.Name == ProfileAuthority {
+		if a.profiles[p.Name] != nil || p.Name == ProfileSelf || p.Name == ProfileResponder || p.Name == ProfileRegistration || p.Name == ProfileAuthority {
 			errs = append(errs, &FieldError{Profile: p.Name, Field: "name", Problem: "is taken"})
 			continue
 		}
 		errs = append(errs, p.Validate(), a.addProfile(p))
 		a.names = append(a.names, p.Name)
 	}
-	for _, p := range builtin() {
+	for _, p := range builtin(a.policy) {
 		errs = append(errs, a.addProfile(p))
 	}
 	slices.Sort(a.names)

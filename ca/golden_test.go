@@ -76,6 +76,7 @@ func TestEveryOctetToBeSignedIsAsReviewed(t *testing.T) {
 		{"self-internal", ca.Internal, ca.ProfileSelf, "testdata/ecdsa-p256.pub", catest.IDs("pki", "10.0.0.1"), nil},
 		{"responder-internal", ca.Internal, ca.ProfileResponder, "testdata/ecdsa-p256.pub", nil, nil},
 		{"responder-public", ca.Public, ca.ProfileResponder, "testdata/ecdsa-p256.pub", nil, nil},
+		{"registration-internal", ca.Internal, ca.ProfileRegistration, "testdata/rsa-2048.pub", nil, nil},
 		{"short-internal-ecdsa", ca.Internal, "short", "testdata/ecdsa-p256.pub", names[:1], nil},
 		{"short-public-ecdsa", ca.Public, "short", "testdata/ecdsa-p256.pub", names[:1], nil},
 		{"sharded-internal-ecdsa", ca.Internal, "server", "testdata/ecdsa-p256.pub", names, sharded},

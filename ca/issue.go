@@ -99,13 +99,13 @@ func (a *Authority) authorize(ctx context.Context, req Request) (*order, error) 
 }
 
 // purposeOf decides what goes first at a busy device. Without its responder an
-// issuer has no status, and without the https certificate of this very server
-// nobody reaches it.
+// issuer has no status, without the https certificate of this very server nobody
+// reaches it, and without its registration authority no device.
 func purposeOf(p *Profile, req Request) keys.Purpose {
 	switch {
 	case p.kind == kindResponder:
 		return keys.ForStatus
-	case p.Name == ProfileSelf || req.Renewal:
+	case p.Name == ProfileSelf || p.kind == kindRegistration || req.Renewal:
 		return keys.ForRenewal
 	default:
 		return keys.ForIssuance
@@ -138,8 +138,8 @@ func (a *Authority) pickIssuer(p *Profile, want IssuerID) (*issuer, error) {
 	if len(fit) == 0 {
 		return nil, fmt.Errorf("profile %q: no issuer is active and valid (asked for %q)", p.Name, want)
 	}
-	if p.kind == kindResponder && want == "" && len(fit) > 1 {
-		return nil, fmt.Errorf("profile %q: whose responder it is must be said", p.Name)
+	if p.isOurs() && want == "" && len(fit) > 1 {
+		return nil, fmt.Errorf("profile %q: of which issuer it is must be said", p.Name)
 	}
 	turn := int(a.turn.Add(1) % uint64(len(fit)))
 	for n := range fit {

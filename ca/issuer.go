@@ -90,6 +90,9 @@ const (
 	ProfileSelf = "secsy-self"
 	// ProfileResponder is for delegated OCSP responders (RFC 6960 §4.2.2.2).
 	ProfileResponder = "secsy-ocsp-responder"
+	// ProfileRegistration is for whoever speaks SCEP for an issuer (RFC 8894 §2.1.2)
+	// with an RSA key of its own. There is none under the public policy.
+	ProfileRegistration = "secsy-scep-ra"
 	// ProfileAuthority is what certificates of authorities have that were adopted;
 	// nothing is issued by it.
 	ProfileAuthority = "secsy-authority"

@@ -66,7 +66,7 @@ func (a *Authority) CheckIdentifiers(_ context.Context, profile string, ids []Id
 }
 
 func (a *Authority) checkNames(p *Profile, ids []Identifier) error {
-	if p.kind == kindResponder {
+	if p.isOurs() {
 		if len(ids) > 0 {
 			return &Refusal{Code: RejectedIdentifier, Detail: "certificates of this profile have no names"}
 		}

@@ -76,12 +76,14 @@ type profileKind int
 const (
 	kindServer    profileKind = iota
 	kindResponder             // RFC 6960 §4.2.2.2
+	kindRegistration          // RFC 8894 §2.1.2
 )
 
 const (
 	maxNamesDefault = 100
 	maxNamesLimit   = 1000
 	responderAge    = 7 * day
+	registrationAge = 365 * day
 )
 
 // SelfAge is how long a certificate of ProfileSelf is valid.
@@ -106,6 +108,7 @@ var extKeyUsages = map[string]x509.ExtKeyUsage{
 var (
 	publicKeys   = []keys.Algorithm{keys.ECDSAP256, keys.ECDSAP384, keys.RSA2048, keys.RSA3072, keys.RSA4096}
 	internalKeys = append(slices.Clone(publicKeys), ECDSAP521, keys.Ed25519)
+	rsaKeys      = []keys.Algorithm{keys.RSA2048, keys.RSA3072, keys.RSA4096}
 )
 
 // A FieldError is what is wrong with one field of a profile.
@@ -259,16 +262,27 @@ func (p Profile) withDefaults(policy Policy) *Profile {
 	return &p
 }
 
-// builtin returns the profiles that every CA has.
-func builtin() []Profile {
-	return []Profile{
+// builtin returns the profiles that every CA of that policy has.
+func builtin(policy Policy) []Profile {
+	all := []Profile{
 		{Name: ProfileSelf, Validity: SelfAge, Backdate: time.Hour, CommonName: CNNone},
 		{
 			Name: ProfileResponder, Validity: responderAge, Backdate: time.Hour, kind: kindResponder, ExtKeyUsages: []string{"OCSPSigning"},
 			OmitOCSP: true, OmitCRL: true, OmitCAIssuers: true,
 		},
 	}
+	if policy == Public {
+		return all
+	}
+	return append(all, Profile{
+		Name: ProfileRegistration, Validity: registrationAge, Backdate: time.Hour, kind: kindRegistration, KeyAlgorithms: rsaKeys,
+		KeyUsages: []string{"digitalSignature", "keyEncipherment"},
+	})
 }
+
+// isOurs reports whether certificates of the profile are for parts of the CA,
+// which have a name by what they are, and no other.
+func (p *Profile) isOurs() bool { return p.kind != kindServer }
 
 func (p *Profile) allows(k NameKind) bool { return slices.Contains(p.Names, k) }
 

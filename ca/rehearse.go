@@ -54,6 +54,13 @@ func (a *Authority) rehearse(ctx context.Context, p *Profile, i *issuer, pub cry
 
 // sampleKey makes a key that p allows, of the kind that is made fastest.
 func sampleKey(p *Profile) (crypto.PublicKey, error) {
+	if p.kind == kindRegistration { // RSA takes too long for a try
+		k, err := keys.NewPrivateKey(keys.ECDSAP256)
+		if err != nil {
+			return nil, fmt.Errorf("making a sample key: %w", err)
+		}
+		return k.Public(), nil
+	}
 	for _, alg := range []keys.Algorithm{keys.ECDSAP256, keys.ECDSAP384, keys.Ed25519, keys.RSA2048, keys.RSA3072, keys.RSA4096} {
 		if slices.Contains(p.KeyAlgorithms, alg) {
 			k, err := keys.NewPrivateKey(alg)
@@ -83,7 +90,7 @@ func sampleNames(p *Profile, policy Policy) []Identifier {
 		ip = p.PermittedIP[0].Addr().String()
 	}
 	switch {
-	case p.kind == kindResponder:
+	case p.isOurs():
 		return nil
 	case p.allows(KindDNS):
 		return []Identifier{{Type: DNS, Value: dns}}

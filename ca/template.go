@@ -62,8 +62,12 @@ func (o *order) template(s Serial, list CRLShard, policy Policy) (*x509.Certific
 	if err := o.addStatus(t, list.URL); err != nil {
 		return nil, err
 	}
-	if o.profile.kind == kindResponder {
+	switch o.profile.kind {
+	case kindResponder:
 		o.responder(t)
+		return t, o.addKeyID(t)
+	case kindRegistration:
+		t.Subject = o.nameOfOurs(" SCEP RA")
 		return t, o.addKeyID(t)
 	}
 	for _, u := range o.profile.ExtKeyUsages {
@@ -172,22 +176,23 @@ func (o *order) addAllNames(t *x509.Certificate) error {
 // responder makes t the certificate of a delegated responder (RFC 6960
 // §4.2.2.2): clients don't ask for its own status (§4.2.2.2.1), so it is short-lived.
 func (o *order) responder(t *x509.Certificate) {
-	name := o.issuer.Cert.Subject
-	t.Subject = pkix.Name{Country: name.Country, Organization: name.Organization, CommonName: responderName(name.CommonName, o.issuer.Name)}
+	t.Subject = o.nameOfOurs(" OCSP responder")
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageOCSPSigning}
 	t.ExtraExtensions = append(t.ExtraExtensions, pkix.Extension{Id: oidOCSPNoCheck, Value: derNull})
 }
 
-func responderName(cn, fallback string) string {
-	const suffix = " OCSP responder"
+// nameOfOurs is the issuer's name, and what the subject is to it.
+func (o *order) nameOfOurs(suffix string) pkix.Name {
+	name := o.issuer.Cert.Subject
+	cn := name.CommonName
 	if cn == "" {
-		cn = fallback
+		cn = o.issuer.Name
 	}
 	r := []rune(cn)
 	if most := maxCN - len(suffix); len(r) > most {
 		cn = string(r[:most])
 	}
-	return cn + suffix
+	return pkix.Name{Country: name.Country, Organization: name.Organization, CommonName: cn + suffix}
 }
 
 func (o *order) addKeyID(t *x509.Certificate) error {
