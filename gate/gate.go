@@ -68,9 +68,9 @@ func (r *Refused) Unwrap() error { return r.Err }
 
 // A Gate is safe for concurrent use.
 type Gate struct {
-	epoch    time.Time // the gate's times count from here
-	admitted [Classes]Times
-	refused  [Classes][Reasons]atomic.Uint64
+	epoch   time.Time      // the gate's times count from here
+	waited  [Classes]Times // those who were admitted
+	refused [Classes][Reasons]atomic.Uint64
 
 	mu      sync.Mutex // guards what follows; nothing waits or calls out while holding it
 	cfg     Config
@@ -123,7 +123,6 @@ func (g *Gate) Acquire(ctx context.Context, c Class, identity string) (release f
 func (g *Gate) AcquireSeat(ctx context.Context, c Class, identity string) (Seat, error) {
 	gone := ctx.Err()
 	if s, ok := g.try(gone, c, identity); ok {
-		g.admitted[c].Observe(0)
 		return s, nil
 	}
 	if gone != nil {
@@ -141,7 +140,14 @@ func (g *Gate) try(gone error, c Class, identity string) (Seat, bool) {
 	if g.total >= g.limit || gone != nil && g.cfg.Seats > 0 {
 		return Seat{}, false
 	}
-	return g.seatLocked(g.lanes[c].flow(c, identity, &g.spare), now), true
+	return g.seatAtOnceLocked(c, identity, now), true
+}
+
+// seatAtOnceLocked gives somebody a seat who has not waited. There must be one.
+func (g *Gate) seatAtOnceLocked(c Class, identity string, now time.Duration) Seat {
+	l := &g.lanes[c]
+	l.atOnce++
+	return g.seatLocked(l.flow(c, identity, &g.spare), now)
 }
 
 // left is the refusal of somebody whose context has ended.

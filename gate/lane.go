@@ -21,7 +21,18 @@ type lane struct {
 	passed   int           // seats that went to more urgent classes since this one got any
 	standing time.Duration // since when somebody has been waiting, if waiting > 0
 	service  time.Duration // how long its work takes
+
+	identities int // that are seated or wait
+	atOnce     uint64
+	held       times // how long seats were taken
+	gone       [maxGone]*flow
+	nextGone   int
 }
+
+// maxGone is how many identities a lane remembers that have nothing there any
+// more: those that come back soon are found, where others are put into the table
+// and taken out again.
+const maxGone = 16
 
 // A flow is one identity within a class.
 //
@@ -38,10 +49,12 @@ type flow struct {
 	begin    int // virtual time at which its next request begins
 	head     *waiter
 	tail     *waiter
-	index    int // in the backlog
+	index    int  // in the backlog
+	gone     bool // it is among those of the lane that had nothing at some time
 }
 
-// flow is the flow of identity, a new one if there is none.
+// flow is the flow of identity, a new one if there is none. Something is to be
+// put into it.
 func (l *lane) flow(c Class, identity string, s *spares) *flow {
 	f := l.flows[identity]
 	if f == nil {
@@ -49,14 +62,35 @@ func (l *lane) flow(c Class, identity string, s *spares) *flow {
 		f.identity, f.class = identity, c
 		l.flows[identity] = f
 	}
+	if f.idle() {
+		l.identities++
+	}
 	return f
 }
 
-// forget drops a flow that has nothing here: an identity leaves no trace.
+func (f *flow) idle() bool { return f.inFlight == 0 && f.waiting == 0 }
+
+// forget drops a flow that has nothing here, and soon the memory of it. Whoever
+// comes back is like one who was never there.
 func (l *lane) forget(f *flow, s *spares) {
-	if f.inFlight == 0 && f.waiting == 0 {
-		delete(l.flows, f.identity)
-		s.keepFlow(f)
+	if !f.idle() {
+		return
+	}
+	l.identities--
+	f.begin = 0
+	if f.gone {
+		return
+	}
+	before := l.gone[l.nextGone]
+	l.gone[l.nextGone], f.gone = f, true
+	l.nextGone = (l.nextGone + 1) % maxGone
+	if before == nil {
+		return
+	}
+	before.gone = false
+	if before.idle() {
+		delete(l.flows, before.identity)
+		s.keepFlow(before)
 	}
 }
 

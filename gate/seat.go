@@ -17,8 +17,12 @@ func (s Seat) Release() { s.giveBack(worked) }
 // about how long work takes, but how long the seat was taken.
 func (s Seat) Fail() { s.giveBack(failed) }
 
+// Hung gives back the seat of work that went on when nobody waited for it any
+// more: there is nothing to learn from it but that it took so long.
+func (s Seat) Hung() { s.giveBack(hung) }
+
 // Void gives back a seat of which there is nothing to learn: the resource did
-// nothing, or nobody was there to see how long it did something.
+// nothing.
 func (s Seat) Void() { s.giveBack(void) }
 
 // An end is how it ended with a seat.
@@ -27,6 +31,7 @@ type end int
 const (
 	worked end = iota
 	failed
+	hung
 	void
 )
 
@@ -72,14 +77,16 @@ func (g *Gate) seatLocked(f *flow, now time.Duration) Seat {
 
 // endLocked takes the seat back, and learns from it how long work takes.
 func (g *Gate) endLocked(p *permit, now time.Duration, how end) {
-	if how == void {
-		g.unseatLocked(p)
-		return
-	}
 	took := max(0, now-p.since)
 	c := p.flow.class
-	average(&g.service, took)
-	average(&g.lanes[c].service, took)
+	l := &g.lanes[c]
+	if how != void {
+		l.held.observe(took)
+	}
+	if how == worked || how == failed {
+		average(&g.service, took)
+		average(&l.service, took)
+	}
 	if how == worked && p.epoch == g.adapt.epoch {
 		g.learnLocked(c, took)
 	}

@@ -57,6 +57,7 @@ type ClassStat struct {
 	Admitted uint64
 	Refused  [Reasons]uint64
 	Wait     Histogram // of those admitted
+	Held     Histogram // how long seats were taken, but for those that were void
 }
 
 // Stat returns what the gate is doing.
@@ -65,7 +66,8 @@ func (g *Gate) Stat() Stat {
 	g.statOfMoment(&s)
 	for c := range s.Class {
 		cs := &s.Class[c]
-		cs.Wait = g.admitted[c].Histogram()
+		cs.Wait = g.waited[c].Histogram()
+		cs.Wait.add(cs.Admitted) // so far those who did not wait
 		cs.Admitted = cs.Wait.Count
 		for r := range cs.Refused {
 			cs.Refused[r] = g.refused[c][r].Load()
@@ -85,13 +87,15 @@ func (g *Gate) statOfMoment(s *Stat) {
 	s.PeakInFlight, s.PeakQueued = g.peaks.inFlight, g.peaks.queued
 	for c := range s.Class {
 		l := &g.lanes[c]
-		s.Identities += len(l.flows)
+		s.Identities += l.identities
 		s.Class[c] = ClassStat{
 			InFlight: l.inFlight,
 			Waiting:  l.waiting,
 			Reserve:  g.reserve[c],
 			Service:  l.service,
 			Standing: l.stands(now),
+			Held:     l.held.histogram(),
+			Admitted: l.atOnce,
 		}
 	}
 }
@@ -104,11 +108,7 @@ type Times struct {
 
 // Observe counts d.
 func (t *Times) Observe(d time.Duration) {
-	i := 0
-	for i < len(Bounds) && d > Bounds[i] {
-		i++
-	}
-	t.buckets[i].Add(1)
+	t.buckets[bucketOf(d)].Add(1)
 	if d > 0 {
 		t.sum.Add(int64(d))
 	}
@@ -118,10 +118,52 @@ func (t *Times) Observe(d time.Duration) {
 func (t *Times) Histogram() Histogram {
 	h := Histogram{Sum: time.Duration(t.sum.Load())}
 	for i := range t.buckets {
-		h.Count += t.buckets[i].Load()
-		if i < len(h.Buckets) {
-			h.Buckets[i] = h.Count
-		}
+		h.count(i, t.buckets[i].Load())
 	}
 	return h
+}
+
+// count adds n that belong into bucket i, after all that belong into one before.
+func (h *Histogram) count(i int, n uint64) {
+	h.Count += n
+	if i < len(h.Buckets) {
+		h.Buckets[i] = h.Count
+	}
+}
+
+// add counts n more that took no time at all.
+func (h *Histogram) add(n uint64) {
+	h.Count += n
+	for i := range h.Buckets {
+		h.Buckets[i] += n
+	}
+}
+
+// times are Times under a lock that is held anyway.
+type times struct {
+	sum     time.Duration
+	buckets [len(Bounds) + 1]uint64
+}
+
+func (t *times) observe(d time.Duration) {
+	t.buckets[bucketOf(d)]++
+	t.sum += d
+}
+
+func (t *times) histogram() Histogram {
+	h := Histogram{Sum: t.sum}
+	for i, n := range t.buckets {
+		h.count(i, n)
+	}
+	return h
+}
+
+// bucketOf is the index of the bucket of d: that after the last bound for what
+// took longer than all.
+func bucketOf(d time.Duration) int {
+	i := 0
+	for i < len(Bounds) && d > Bounds[i] {
+		i++
+	}
+	return i
 }

@@ -37,9 +37,8 @@ func (g *Gate) wait(ctx context.Context, c Class, identity string) (Seat, error)
 	now := g.now()
 	g.mu.Lock()
 	if g.total < g.limit { // one came free just now
-		s := g.seatLocked(g.lanes[c].flow(c, identity, &g.spare), now)
+		s := g.seatAtOnceLocked(c, identity, now)
 		g.mu.Unlock()
-		g.admitted[c].Observe(0)
 		return s, nil
 	}
 	g.adapt.wanted = true
@@ -116,7 +115,7 @@ func (g *Gate) collect(ctx context.Context, w *waiter) (Seat, error) {
 		g.decline(w.seat)
 		return Seat{}, g.left(w.class, err)
 	}
-	g.admitted[w.class].Observe(w.waited)
+	g.waited[w.class].Observe(w.waited)
 	return w.seat, nil
 }
 

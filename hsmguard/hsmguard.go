@@ -46,7 +46,6 @@ type Guard struct {
 	rejected map[string]*rejections // never changed after New
 	tell     func(endpoint, identity string, source netip.Addr)
 	tellHung func()
-	calls    [gate.Classes]gate.Times
 	hung     atomic.Int64 // seats of calls that hang
 }
 
@@ -180,9 +179,8 @@ func (g *Guard) do(ctx context.Context, c gate.Class, label string, call func() 
 	if err != nil {
 		return g.turnedAway(ctx, err)
 	}
-	returned, began := false, time.Now()
+	returned := false
 	defer func() {
-		g.calls[c].Observe(time.Since(began))
 		if !returned { // but panicked
 			seat.Fail()
 			return
@@ -198,18 +196,22 @@ func (g *Guard) do(ctx context.Context, c gate.Class, label string, call func() 
 // measure of how long it takes to do it; neither is a call that hangs, and that
 // one keeps its seat, for the device may still be at work.
 func (g *Guard) giveBack(seat gate.Seat, err error) {
+	if err == nil {
+		seat.Release()
+		return
+	}
 	hung, hangs := errors.AsType[*keys.HungError](err)
 	switch {
-	case err == nil:
-		seat.Release()
 	case hangs && hung.Returned != nil:
 		g.countHung(1)
 		go func() { // as many as there are seats at most
 			<-hung.Returned
-			seat.Void()
+			seat.Hung()
 			g.countHung(-1)
 		}()
-	case hangs, errors.Is(err, keys.ErrBusy):
+	case hangs:
+		seat.Hung()
+	case errors.Is(err, keys.ErrBusy):
 		seat.Void()
 	default:
 		seat.Fail()

@@ -36,8 +36,8 @@ func (g *Guard) Stat() Stat {
 		}
 		return int(a.Reason) - int(b.Reason)
 	})
-	for c := range s.Calls {
-		s.Calls[c] = g.calls[c].Histogram()
+	for c, of := range g.gate.Stat().Class {
+		s.Calls[c] = of.Held
 	}
 	return s
 }
