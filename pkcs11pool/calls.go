@@ -15,9 +15,10 @@ type calls struct {
 	s     *session
 
 	// Of the session's goroutine only.
-	active bool  // between an Init and its end
-	worst  class // of the errors so far, those that the job has overcome included
-	why    error // the first of them that was so bad
+	touched bool  // the clock was read for the call that comes first
+	active  bool  // between an Init and its end
+	worst   class // of the errors so far, those that the job has overcome included
+	why     error // the first of them that was so bad
 }
 
 // may reports whether a call can be made now.
@@ -25,7 +26,10 @@ func (c *calls) may() error {
 	if c.s.abandoned() {
 		return errAbandoned
 	}
-	c.s.touch()
+	if !c.touched {
+		c.s.touch()
+	}
+	c.touched = false
 	return nil
 }
 

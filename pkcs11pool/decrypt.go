@@ -260,9 +260,9 @@ func stripPKCS1(em []byte) ([]byte, error) {
 
 var oaepHashes = map[crypto.Hash]hashFunc{
 	crypto.SHA1:   {mechanism: pkcs11.CKM_SHA_1, mgf: pkcs11.CKG_MGF1_SHA1},
-	crypto.SHA256: hashFuncs[crypto.SHA256],
-	crypto.SHA384: hashFuncs[crypto.SHA384],
-	crypto.SHA512: hashFuncs[crypto.SHA512],
+	crypto.SHA256: hashSHA256,
+	crypto.SHA384: hashSHA384,
+	crypto.SHA512: hashSHA512,
 }
 
 func oaepPadding(size int, opts *rsa.OAEPOptions) (padding, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/secsy-pki/secsy-pki/keys"
 )
@@ -21,8 +22,7 @@ func (p *Pool) do(ctx context.Context, j *job) error {
 		}
 		err = s.call(j)
 		if err == nil {
-			s.token.latency.observe(j.mechanism, s.took)
-			p.giveBack(s, outcome{ok: true, fate: s.fate(classNone), why: s.calls.why}, false)
+			p.giveBack(s, outcome{ok: true, took: s.took, mechanism: j.mechanism, fate: s.fate(classNone), why: s.calls.why}, false)
 			return nil
 		}
 		o := s.outcome(j, err)
@@ -35,7 +35,10 @@ func (p *Pool) do(ctx context.Context, j *job) error {
 
 // An outcome is what came of a job, and what that means.
 type outcome struct {
-	ok    bool
+	ok        bool
+	took      time.Duration // if it is ok
+	mechanism string        // of the job, if it is ok
+
 	token *token
 	err   error // for its caller
 	fate  class // of the session and the token

@@ -593,6 +593,7 @@ func TestCallsThatNeverReturnDoNotKeepATokenDown(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		close(back)
+		wait(0) // until they are back, as the end of the test asks for all
 	})
 }
 

@@ -1,6 +1,7 @@
 package pkcs11pool
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"errors"
@@ -335,10 +336,13 @@ func (k *key) begin(c *conn, needs skill, start func(*place) error) (bool, error
 		if at.why != nil || at.skills&needs == 0 {
 			return false, nil
 		}
-		if err = start(at); k.ifStale(c, err) && try == 0 {
+		if err = start(at); err == nil {
+			return true, nil
+		}
+		if k.ifStale(c, err) && try == 0 {
 			continue
 		}
-		return err == nil, err
+		return false, err
 	}
 }
 
@@ -430,7 +434,7 @@ func (k *key) Sign(ctx context.Context, digest []byte, opts crypto.SignerOpts) (
 	if s.needs == canSignPSS {
 		on = k.signsPSS
 	}
-	s.job = job{op: k.signing, mechanism: s.label, on: on, repeatable: s.deterministic || keys.IsRepeatable(ctx), run: s.run}
+	s.job = job{op: k.signing, mechanism: s.label, on: on, repeatable: s.deterministic || keys.IsRepeatable(ctx), signing: s}
 	if err := k.work(ctx, &s.job); err != nil {
 		return nil, err
 	}
@@ -444,7 +448,8 @@ type signing struct {
 	scheme
 	key       *key
 	signature []byte
-	room      [64]byte // for a digest
+	room      [64]byte          // for a digest
+	raw       [mostScalars]byte // for an answer, if it is long enough
 }
 
 // newSigning takes a copy of digest: a call that hangs may read it when the caller
@@ -455,6 +460,14 @@ func (k *key) newSigning(digest []byte, opts crypto.SignerOpts) (s *signing, err
 	return s, err
 }
 
+// answer is room for the device's answer.
+func (s *signing) answer() []byte {
+	if s.size <= len(s.raw) {
+		return s.raw[:s.size]
+	}
+	return make([]byte, s.size)
+}
+
 // run is the job's.
 func (s *signing) run(c *conn) error {
 	if s.key.destroyed.Load() {
@@ -463,7 +476,7 @@ func (s *signing) run(c *conn) error {
 	var answer []byte
 	var end error // of a signature that was begun
 	able, err := s.key.begin(c, s.needs, func(at *place) (err error) {
-		answer, err, end = c.sign(at, &s.scheme)
+		answer, err, end = c.sign(at, s)
 		c.effect = err == nil
 		return err
 	})
@@ -479,11 +492,13 @@ func (s *signing) run(c *conn) error {
 }
 
 // sign begins a signature and makes it, in one go if that is possible.
-func (c *conn) sign(at *place, s *scheme) (answer []byte, begin, end error) {
+func (c *conn) sign(at *place, s *signing) (answer []byte, begin, end error) {
 	if whole, ok := c.cryptoki.(*calls); ok && whole.whole != nil && !at.asks {
-		return whole.SignWhole(c.session, s.mechanism[0], at.handle, s.message, s.size)
+		answer = s.answer()
+		n, begin, end := whole.SignWhole(c.session, s.scheme.mechanism[0], at.handle, s.message, answer)
+		return answer[:n], begin, end
 	}
-	if err := c.SignInit(c.session, s.mechanism, at.handle); err != nil {
+	if err := c.SignInit(c.session, s.scheme.mechanism, at.handle); err != nil {
 		return nil, err, nil
 	}
 	if err := authenticate(c, at); err != nil {
@@ -529,10 +544,14 @@ func (k *key) check(able bool, err error) error {
 
 func (k *key) work(ctx context.Context, j *job) error {
 	for range len(k.places) + 1 {
-		if err := k.anywhere(j.on); err != nil {
-			return err
+		err := k.pool.do(ctx, j)
+		if err == nil {
+			return nil
 		}
-		if err := k.pool.do(ctx, j); !errors.Is(err, errUnable) {
+		if errors.Is(err, keys.ErrBusy) { // as it is wherever no token can do it
+			return cmp.Or(k.anywhere(j.on), err)
+		}
+		if !errors.Is(err, errUnable) {
 			return err
 		}
 	}

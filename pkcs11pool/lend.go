@@ -343,6 +343,9 @@ func (p *Pool) giveBack(s *session, o outcome, again bool) {
 	if o.fate != classNone {
 		t.errors[o.fate]++
 	}
+	if o.ok {
+		t.latency.observe(o.mechanism, o.took)
+	}
 	if t.state == Up && s.conn.epoch == t.epoch.Load() {
 		p.concludeLocked(t, o, again)
 	}

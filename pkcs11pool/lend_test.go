@@ -2,6 +2,8 @@ package pkcs11pool
 
 import (
 	"context"
+	"crypto"
+	"crypto/sha256"
 	"errors"
 	"slices"
 	"strings"
@@ -636,6 +638,19 @@ func TestABorrowTakesNoAllocation(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
+	}
+}
+
+// One is all that the signature needs until it is there, the other is the signature.
+func TestAnECDSASignatureAllocatesTwice(t *testing.T) {
+	k := mustGenerate(t, openTokens(t, hsm.Take(t)), "k", keys.ECDSAP256)
+	digest := sha256.Sum256([]byte("to be signed"))
+	if n := testing.AllocsPerRun(200, func() {
+		if _, err := k.Sign(context.Background(), digest[:], crypto.SHA256); err != nil {
+			t.Error(err)
+		}
+	}); n > 2 {
+		t.Errorf("%v allocations", n)
 	}
 }
 

@@ -24,6 +24,7 @@ const (
 	maxRSABits            = 8192
 	minRSABits            = 2048
 	ed25519SignatureBytes = ed25519.SignatureSize
+	mostScalars           = 2 * 66 // bytes of r and s of the largest curve
 )
 
 // The mechanisms without parameters. The binding only reads them.
@@ -48,10 +49,23 @@ func digestInfo(arc, size byte) []byte {
 	return []byte{0x30, 0x11 + size, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, arc, 0x05, 0x00, 0x04, size}
 }
 
-var hashFuncs = map[crypto.Hash]hashFunc{
-	crypto.SHA256: {digestInfo(1, 32), pkcs11.CKM_SHA256, pkcs11.CKG_MGF1_SHA256},
-	crypto.SHA384: {digestInfo(2, 48), pkcs11.CKM_SHA384, pkcs11.CKG_MGF1_SHA384},
-	crypto.SHA512: {digestInfo(3, 64), pkcs11.CKM_SHA512, pkcs11.CKG_MGF1_SHA512},
+var (
+	hashSHA256 = hashFunc{digestInfo(1, 32), pkcs11.CKM_SHA256, pkcs11.CKG_MGF1_SHA256}
+	hashSHA384 = hashFunc{digestInfo(2, 48), pkcs11.CKM_SHA384, pkcs11.CKG_MGF1_SHA384}
+	hashSHA512 = hashFunc{digestInfo(3, 64), pkcs11.CKM_SHA512, pkcs11.CKG_MGF1_SHA512}
+)
+
+// hashFuncOf is nil for one that signatures are not made over.
+func hashFuncOf(h crypto.Hash) *hashFunc {
+	switch h {
+	case crypto.SHA256:
+		return &hashSHA256
+	case crypto.SHA384:
+		return &hashSHA384
+	case crypto.SHA512:
+		return &hashSHA512
+	}
+	return nil
 }
 
 // A scheme is how one signature is made: what the device is asked for, and what
@@ -89,8 +103,8 @@ func (s *scheme) finish(answer []byte) ([]byte, error) {
 // checked here: the rooms of ca, ocsp and crl verify what they have had signed.
 func schemeFor(pub crypto.PublicKey, digest []byte, opts crypto.SignerOpts) (scheme, error) {
 	hash := opts.HashFunc()
-	h, known := hashFuncs[hash]
-	if !known && hash != 0 {
+	h := hashFuncOf(hash)
+	if h == nil && hash != 0 {
 		return scheme{}, fmt.Errorf("pkcs11pool: signing over %v digests is not supported: only SHA-256, SHA-384 and SHA-512 are", hash)
 	}
 	switch pub := pub.(type) {
@@ -124,7 +138,7 @@ func schemeFor(pub crypto.PublicKey, digest []byte, opts crypto.SignerOpts) (sch
 // pssScheme has the salt as long as the hash unless a length is asked for:
 // crypto/rsa takes the longest that fits, which FIPS 186-5 §5.4 forbids and
 // tokens refuse.
-func pssScheme(pub *rsa.PublicKey, digest []byte, h hashFunc, opts *rsa.PSSOptions) (scheme, error) {
+func pssScheme(pub *rsa.PublicKey, digest []byte, h *hashFunc, opts *rsa.PSSOptions) (scheme, error) {
 	salt := opts.SaltLength
 	if salt == rsa.PSSSaltLengthAuto || salt == rsa.PSSSaltLengthEqualsHash {
 		salt = len(digest)
@@ -180,12 +194,20 @@ func ecdsaDER(answer, order []byte) ([]byte, error) {
 
 // isScalar reports whether 0 < b < order; both have the same length.
 func isScalar(b, order []byte) bool {
-	return bytes.Compare(b, order) < 0 && len(bytes.TrimLeft(b, "\x00")) > 0
+	return bytes.Compare(b, order) < 0 && len(withoutZeros(b)) > 0
+}
+
+// withoutZeros is b without those that it begins with.
+func withoutZeros(b []byte) []byte {
+	for len(b) > 0 && b[0] == 0 {
+		b = b[1:]
+	}
+	return b
 }
 
 // appendInteger appends b, which is not 0, as a DER INTEGER of at most 127 bytes.
 func appendInteger(out, b []byte) []byte {
-	b = bytes.TrimLeft(b, "\x00")
+	b = withoutZeros(b)
 	if b[0] >= 0x80 {
 		return append(append(out, 0x02, byte(len(b)+1), 0), b...)
 	}

@@ -26,7 +26,15 @@ type job struct {
 	// run calls the device. It runs in the session's goroutine, and may still be
 	// running when do has returned with a *keys.HungError: what it writes to must
 	// then be read by nobody, and what it reads be changed by nobody.
-	run func(c *conn) error
+	run     func(c *conn) error
+	signing *signing // to be run instead: what is done most often needs no closure
+}
+
+func (j *job) do(c *conn) error {
+	if j.signing != nil {
+		return j.signing.run(c)
+	}
+	return j.run(c)
 }
 
 // A conn is a session in the hands of a job.
@@ -161,7 +169,8 @@ func (s *session) attempt(j *job) (err error, inTime bool) {
 		return errStale, true
 	}
 	began := s.touch()
-	phase := s.phase.Add(nextJob) | running
+	s.calls.touched = j.signing != nil          // what else is done may wait before it calls
+	phase := s.phase.Load() + nextJob | running // between jobs it is ours alone
 	s.phase.Store(phase)
 	if !s.watched.Load() {
 		s.watch(s.token.pool.cfg.CallTimeout)
@@ -192,14 +201,14 @@ func (s *session) run(j *job) (err error) {
 	if j.rw {
 		return s.runReadWrite(j)
 	}
-	return j.run(&s.conn)
+	return j.do(&s.conn)
 }
 
 // runReadWrite runs a job with a session of its own, which alone may change
 // things, if the token knows the difference.
 func (s *session) runReadWrite(j *job) error {
 	if s.conn.writes {
-		return j.run(&s.conn)
+		return j.do(&s.conn)
 	}
 	rw, err := s.calls.OpenSession(s.conn.slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION)
 	if err != nil {
@@ -212,7 +221,7 @@ func (s *session) runReadWrite(j *job) error {
 		_ = s.calls.CloseSession(rw) // a failure is remembered in calls
 		s.calls.active = false
 	}()
-	return j.run(&s.conn)
+	return j.do(&s.conn)
 }
 
 // open is the job that opens a further session of a token. With the last one of

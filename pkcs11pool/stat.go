@@ -1,10 +1,8 @@
 package pkcs11pool
 
 import (
-	"maps"
 	"slices"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"time"
 )
 
@@ -124,15 +122,14 @@ type Latency struct {
 // maxMechanisms bounds what is kept of labels, which are of a closed set.
 const maxMechanisms = 64
 
-// latencies are kept for each mechanism, without a lock once it is known.
-type latencies struct {
-	known atomic.Pointer[map[string]*latency] // never changed, but replaced
-	mu    sync.Mutex                          // of those who replace it
-}
+// latencies are kept for each mechanism. There are few. The pool's mutex guards
+// them.
+type latencies []*latency
 
 type latency struct {
-	buckets [len(Bounds) + 1]atomic.Uint64 // the last: longer than all bounds
-	sum     atomic.Int64
+	mechanism string
+	sum       time.Duration
+	buckets   [len(Bounds) + 1]uint64 // the last: longer than all bounds
 }
 
 // observe counts d.
@@ -148,48 +145,36 @@ func (l *latencies) observe(mechanism string, d time.Duration) {
 	for i < len(Bounds) && d > Bounds[i] {
 		i++
 	}
-	of.buckets[i].Add(1)
-	of.sum.Add(int64(d))
+	of.buckets[i]++
+	of.sum += d
 }
 
 func (l *latencies) of(mechanism string) *latency {
-	if known := l.known.Load(); known != nil {
-		if of := (*known)[mechanism]; of != nil {
-			return of
+	for _, one := range *l {
+		if one.mechanism == mechanism {
+			return one
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	known := map[string]*latency{}
-	if old := l.known.Load(); old != nil {
-		maps.Copy(known, *old)
+	if len(*l) >= maxMechanisms {
+		return nil
 	}
-	if known[mechanism] == nil {
-		if len(known) >= maxMechanisms {
-			return nil
-		}
-		known[mechanism] = &latency{}
-		l.known.Store(&known)
-	}
-	return known[mechanism]
+	one := &latency{mechanism: mechanism}
+	*l = append(*l, one)
+	return one
 }
 
 func (l *latencies) stat() []Latency {
-	known := l.known.Load()
-	if known == nil {
-		return nil
-	}
 	var all []Latency
-	for _, mechanism := range slices.Sorted(maps.Keys(*known)) {
-		of := (*known)[mechanism]
-		s := Latency{Mechanism: mechanism, Sum: time.Duration(of.sum.Load())}
-		for i := range of.buckets {
-			s.Count += of.buckets[i].Load()
+	for _, of := range *l {
+		s := Latency{Mechanism: of.mechanism, Sum: of.sum}
+		for i, n := range of.buckets {
+			s.Count += n
 			if i < len(s.Buckets) {
 				s.Buckets[i] = s.Count
 			}
 		}
 		all = append(all, s)
 	}
+	slices.SortFunc(all, func(a, b Latency) int { return strings.Compare(a.Mechanism, b.Mechanism) })
 	return all
 }

@@ -114,7 +114,7 @@ func TestASessionWithASignatureThatDidNotFitIsNotLentAgain(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, begin, end := c.cryptoki.(*calls).SignWhole(c.session, mechECDSA[0], at.handle, digest[:], 63)
+		_, begin, end := c.cryptoki.(*calls).SignWhole(c.session, mechECDSA[0], at.handle, digest[:], make([]byte, 63))
 		c.effect = true
 		return errors.Join(begin, end)
 	}})

@@ -74,23 +74,22 @@ func bind(lib *pkcs11.Ctx, functions unsafe.Pointer) cryptoki {
 
 // SignWhole implements wholeSigner.
 func (l library) SignWhole(halt *atomic.Uint32, s pkcs11.SessionHandle, m *pkcs11.Mechanism, key pkcs11.ObjectHandle,
-	message []byte, size int,
-) (signature []byte, begin, end error) {
-	signature = make([]byte, size)
+	message, signature []byte,
+) (n int, begin, end error) {
 	o := C.sign_whole((*C.struct_functions)(l.functions), (*C.uint)(unsafe.Pointer(halt)), C.word(s),
 		C.word(m.Mechanism), uchars(m.Parameter), C.word(len(m.Parameter)), C.word(key),
-		uchars(message), C.word(len(message)), uchars(signature), C.word(size))
+		uchars(message), C.word(len(message)), uchars(signature), C.word(len(signature)))
 	switch {
 	case o.last == C.HALTED:
-		return nil, errAbandoned, nil
+		return 0, errAbandoned, nil
 	case o.last == C.BEGIN:
-		return nil, pkcs11.Error(o.rv), nil
+		return 0, pkcs11.Error(o.rv), nil
 	case o.rv != pkcs11.CKR_OK:
-		return nil, nil, pkcs11.Error(o.rv)
-	case o.size > C.word(size):
-		return nil, nil, fmt.Errorf("%w: a signature of %d bytes where %d have room", errNonsense, uint64(o.size), size)
+		return 0, nil, pkcs11.Error(o.rv)
+	case o.size > C.word(len(signature)):
+		return 0, nil, fmt.Errorf("%w: a signature of %d bytes where %d have room", errNonsense, uint64(o.size), len(signature))
 	}
-	return signature[:o.size], nil, nil
+	return int(o.size), nil, nil
 }
 
 func uchars(b []byte) *C.uchar { return (*C.uchar)(unsafe.SliceData(b)) }
