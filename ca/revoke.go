@@ -12,7 +12,8 @@ import (
 )
 
 // Revoked tells of a certificate whose status changed: it counts as revoked now,
-// for Reason since At, or was released from a hold, which is RemoveFromCRL.
+// for Reason since At, or was released from a hold, which is RemoveFromCRL. With
+// a zero At another process has revoked it meanwhile, for a reason of its own.
 type Revoked struct {
 	Issuer IssuerID
 	Serial Serial
@@ -59,11 +60,15 @@ func (a *Authority) RevokeAll(ctx context.Context, rs []Revocation) (errs []erro
 		return nil, fmt.Errorf("revoking: %w", err)
 	}
 	for i, err := range done {
+		r, rec := able[i], recs[at[i]]
 		errs[at[i]] = err
-		if err == nil {
-			r := able[i]
+		switch {
+		case err == nil:
 			a.metrics.revocations.WithLabelValues(r.Reason.String()).Inc()
-			a.tellRevoked(Revoked{Issuer: recs[at[i]].Issuer, Serial: r.Serial, Reason: r.Reason, At: r.At})
+			a.tellRevoked(Revoked{Issuer: rec.Issuer, Serial: r.Serial, Reason: r.Reason, At: r.At})
+		case errors.Is(err, ErrAlreadyRevoked):
+			// Another process may have done it, or one that ended before it could tell.
+			a.tellRevoked(Revoked{Issuer: rec.Issuer, Serial: r.Serial, Reason: rec.Reason, At: rec.RevokedAt})
 		}
 	}
 	// That one was revoked before is as good as the acknowledgement of that.
@@ -164,8 +169,9 @@ func (a *Authority) Release(ctx context.Context, s Serial, by Requester) error {
 	return a.Settle(ctx)
 }
 
-// OnRevoke has fn called after each change of status that this process records.
-// It is called on the revoker's path, several at once, and must return without
+// OnRevoke has fn called after each change of status that this process records,
+// or finds recorded when it is to record it, and before whoever asked for it
+// hears of it. It is called on the revoker's path, several at once, and must return without
 // waiting for anything.
 func (a *Authority) OnRevoke(fn func(Revoked)) {
 	a.mu.Lock()
