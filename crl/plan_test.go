@@ -502,7 +502,7 @@ func TestOpenSSLTakesShardsAndDeltas(t *testing.T) {
 	t.Parallel()
 	openssl, err := exec.LookPath("openssl")
 	if err != nil {
-		t.Skip("no openssl")
+		t.Fatal("openssl is not installed: apt-get install openssl")
 	}
 	w := newWorld(t)
 	w.sharded(2)
