@@ -536,6 +536,38 @@ func (s *server) replica(t *testing.T, postgres string) *server {
 	return startQuickstart(t, quickstart{dir: dir, postgres: postgres})
 }
 
+// Both have "good" in memory when one of them revokes: once that is
+// acknowledged, no replica says so again.
+func TestNoReplicaSaysGoodAfterAnAcknowledgedRevocation(t *testing.T) {
+	t.Parallel()
+	url := startPostgres(t)
+	a := startQuickstart(t, quickstart{postgres: url})
+	u := newSubscriber(t, a)
+	serveChallenges(t, a.http01, u.client)
+	b := a.replica(t, url)
+	b.env["OCSP_URL"] = "http://" + b.args[4] + "/ocsp"
+	for range 5 {
+		c := u.mustObtain(nil)
+		for range 2 { // the second is from memory
+			for name, s := range map[string]*server{"the one that revokes": a, "the other": b} {
+				if r := s.status(t, c); r.Status != ocsp.Good {
+					t.Fatalf("%s says %d before", name, r.Status)
+				}
+			}
+		}
+		if err := u.client.RevokeCert(t.Context(), nil, c.Raw, acme.CRLReasonSuperseded); err != nil {
+			t.Fatal(err)
+		}
+		for name, s := range map[string]*server{"the one that revokes": a, "the other": b} {
+			if r := s.status(t, c); r.Status != ocsp.Revoked || r.RevocationReason != ocsp.Superseded {
+				t.Errorf("%s says %d for reason %d after the acknowledgement", name, r.Status, r.RevocationReason)
+			}
+		}
+	}
+	b.stop()
+	a.stop()
+}
+
 // Two that build CRLs of one issuer take turns: a number is never given twice,
 // neither goes back, and both come to list everything.
 func TestReplicasShareTheNumbersOfCRLs(t *testing.T) {
