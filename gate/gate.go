@@ -72,19 +72,21 @@ type Gate struct {
 	waited  [Classes]Times // those who were admitted
 	refused [Classes][Reasons]atomic.Uint64
 
-	mu      sync.Mutex // guards what follows; nothing waits or calls out while holding it
-	cfg     Config
-	limit   int          // seats in force: of cfg, fewer if the gate has narrowed itself
-	reserve [Classes]int // of limit
-	lanes   [Classes]lane
+	mu sync.Mutex // guards what follows; nothing waits or calls out while holding it
+	// What every seat changes stands together: each further line of memory is one
+	// more that processors hand to and fro.
 	total   int // seats taken
+	limit   int // seats in force: of cfg, fewer if the gate has narrowed itself
 	queued  int
-	tickets uint64 // numbers those who wait, in the order they came
 	service time.Duration
-	aged    bool // the last seat went out of turn
+	peaks   struct{ inFlight, queued int }
+	lanes   [Classes]lane
+	cfg     Config
+	reserve [Classes]int // of limit
+	tickets uint64       // numbers those who wait, in the order they came
+	aged    bool         // the last seat went out of turn
 	adapt   adaptation
 	spare   spares
-	peaks   struct{ inFlight, queued int }
 	// The last refusals, to be handed out again while their RetryAfter holds.
 	answers [Classes][Reasons]*Refused
 }
@@ -145,9 +147,8 @@ func (g *Gate) try(gone error, c Class, identity string) (Seat, bool) {
 
 // seatAtOnceLocked gives somebody a seat who has not waited. There must be one.
 func (g *Gate) seatAtOnceLocked(c Class, identity string, now time.Duration) Seat {
-	l := &g.lanes[c]
-	l.atOnce++
-	return g.seatLocked(l.flow(c, identity, &g.spare), now)
+	g.lanes[c].atOnce++
+	return g.seatLocked(g.flowLocked(c, identity), now)
 }
 
 // left is the refusal of somebody whose context has ended.

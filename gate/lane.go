@@ -11,22 +11,25 @@ const maxLag = 8
 
 // A lane is one class: who is seated and who waits, by identity.
 type lane struct {
-	flows    map[string]*flow // of those who are seated or wait
-	backlog  backlog          // those of flows that have somebody waiting
-	lengths  []int            // how many flows have so many waiting; of no use at 0
-	most     int              // the greatest of these lengths
-	waiting  int
-	inFlight int
-	virtual  int           // the latest virtual time at which a request has begun
-	passed   int           // seats that went to more urgent classes since this one got any
-	standing time.Duration // since when somebody has been waiting, if waiting > 0
-	service  time.Duration // how long its work takes
+	// Of every seat.
+	flows      map[string]*flow // of those who are seated or wait, and some that are gone
+	identities int              // that are seated or wait
+	inFlight   int
+	waiting    int
+	virtual    int           // the latest virtual time at which a request has begun
+	passed     int           // seats that went to more urgent classes since this one got any
+	service    time.Duration // how long its work takes
+	atOnce     uint64        // seats for which nobody waited
+	held       times         // how long seats were taken
 
-	identities int // that are seated or wait
-	atOnce     uint64
-	held       times // how long seats were taken
-	gone       [maxGone]*flow
-	nextGone   int
+	// Of those who wait.
+	backlog  backlog       // those of flows that have somebody waiting
+	lengths  []int         // how many flows have so many waiting; of no use at 0
+	most     int           // the greatest of these lengths
+	standing time.Duration // since when somebody has been waiting, if waiting > 0
+
+	gone     [maxGone]*flow // of flows, those that had nothing here, the oldest at nextGone
+	nextGone int
 }
 
 // maxGone is how many identities a lane remembers that have nothing there any
@@ -49,16 +52,18 @@ type flow struct {
 	begin    int // virtual time at which its next request begins
 	head     *waiter
 	tail     *waiter
-	index    int  // in the backlog
-	gone     bool // it is among those of the lane that had nothing at some time
+	index    int    // in the backlog
+	gone     bool   // it is among those of the lane that had nothing at some time
+	first    permit // of its first seat
 }
 
-// flow is the flow of identity, a new one if there is none. Something is to be
+// flowLocked is the flow of identity, a new one if there is none. Something is to be
 // put into it.
-func (l *lane) flow(c Class, identity string, s *spares) *flow {
+func (g *Gate) flowLocked(c Class, identity string) *flow {
+	l, s := &g.lanes[c], &g.spare
 	f := l.flows[identity]
 	if f == nil {
-		f = s.flow()
+		f = s.flow(g)
 		f.identity, f.class = identity, c
 		l.flows[identity] = f
 	}

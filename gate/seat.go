@@ -67,7 +67,10 @@ type permit struct {
 
 // seatLocked gives f a seat. There must be one.
 func (g *Gate) seatLocked(f *flow, now time.Duration) Seat {
-	p := g.spare.permit(g)
+	p := &f.first
+	if p.flow != nil { // it is taken
+		p = g.spare.permit(g)
+	}
 	p.flow, p.since, p.epoch = f, now, g.adapt.epoch
 	g.lanes[f.class].seat(f)
 	g.total++
@@ -95,11 +98,14 @@ func (g *Gate) endLocked(p *permit, now time.Duration, how end) {
 
 // unseatLocked takes back a seat of which there is nothing to learn.
 func (g *Gate) unseatLocked(p *permit) {
-	g.total--
-	g.lanes[p.flow.class].unseat(p.flow, &g.spare)
+	f := p.flow
 	p.turn++
 	p.flow = nil
-	g.spare.keepPermit(p)
+	if p != &f.first {
+		g.spare.keepPermit(p)
+	}
+	g.total--
+	g.lanes[f.class].unseat(f, &g.spare)
 }
 
 // maxSpare is how many of each are kept. More is left to the collector.
@@ -128,10 +134,10 @@ func (s *spares) keepPermit(p *permit) {
 	}
 }
 
-func (s *spares) flow() *flow {
+func (s *spares) flow(g *Gate) *flow {
 	n := len(s.flows)
 	if n == 0 {
-		return &flow{}
+		return &flow{first: permit{gate: g}}
 	}
 	f := s.flows[n-1]
 	s.flows = s.flows[:n-1]
@@ -140,7 +146,7 @@ func (s *spares) flow() *flow {
 
 func (s *spares) keepFlow(f *flow) {
 	if len(s.flows) < maxSpare {
-		*f = flow{}
+		f.identity = "" // all else is as in a new one, but the turns, which a Seat of before must not meet again
 		s.flows = append(s.flows, f)
 	}
 }

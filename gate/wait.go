@@ -81,7 +81,7 @@ func (g *Gate) joinLocked(w waiter, identity string, now time.Duration) (*waiter
 func (g *Gate) enqueueLocked(w waiter, identity string, now time.Duration) *waiter {
 	g.tickets++
 	w.ticket, w.since, w.queued = g.tickets, now, true
-	w.flow = g.lanes[w.class].flow(w.class, identity, &g.spare)
+	w.flow = g.flowLocked(w.class, identity)
 	w.timer = time.NewTimer(g.cfg.MaxWait)
 	w.told = make(chan struct{}, 1)
 	g.lanes[w.class].push(&w, now)
