@@ -52,6 +52,9 @@ func (c *cell) of(subject string) *series {
 	return nil
 }
 
+// judged reports whether the result has the ratio of c.
+func (c *cell) judged() bool { return c.section == signing && c.kind == kinds[0].name }
+
 // ratios are those of a subject's rate to that of bare calls, of each round.
 func (c *cell) ratios(subject string) measure.Sample {
 	a, b := c.of(subject), c.of(bareName)
