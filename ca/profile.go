@@ -74,9 +74,9 @@ type Profile struct {
 type profileKind int
 
 const (
-	kindServer    profileKind = iota
-	kindResponder             // RFC 6960 §4.2.2.2
-	kindRegistration          // RFC 8894 §2.1.2
+	kindServer       profileKind = iota
+	kindResponder                // RFC 6960 §4.2.2.2
+	kindRegistration             // RFC 8894 §2.1.2
 )
 
 const (

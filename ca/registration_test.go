@@ -31,11 +31,11 @@ func TestRegistrationAuthorityHasAnRSAKeyThatSignsAndDecrypts(t *testing.T) {
 	weak, named := req, req
 	weak.PublicKey = catest.NewKey(t).Public() // which can't decrypt
 	_, err = c.Issue(t.Context(), weak, c.Store.PlainLedger())
-	refusal(t, err, ca.BadPublicKey)
+	wantRefusal(t, err, ca.BadPublicKey)
 	named.Identifiers = catest.IDs("www.example.com")
 	_, err = c.Issue(t.Context(), named, c.Store.PlainLedger())
-	refusal(t, err, ca.RejectedIdentifier)
+	wantRefusal(t, err, ca.RejectedIdentifier)
 	public := catest.New(t, func(cfg *ca.Config) { cfg.Policy = ca.Public })
 	_, err = public.Issue(t.Context(), req, public.Store.PlainLedger())
-	refusal(t, err, ca.UnknownProfile)
+	wantRefusal(t, err, ca.UnknownProfile)
 }
