@@ -56,6 +56,9 @@ var (
 	// ErrOtherKey says that what the store has under a label is not the key that
 	// is wanted.
 	ErrOtherKey = errors.New("keys: another key than the one wanted")
+	// ErrUnable says that the device can't do what is asked with the key, today or
+	// any other day.
+	ErrUnable = errors.New("keys: the device can't do that")
 	// ErrPassphrase says that the passphrase does not open the key.
 	ErrPassphrase = errors.New("keys: wrong passphrase")
 )

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/miekg/pkcs11"
+
+	"github.com/secsy-pki/secsy-pki/keys"
 )
 
 // A decrypter is an RSA key that may decrypt.
@@ -142,7 +144,7 @@ func (d decrypter) decryptInit(c *conn, at *place, pad padding) (out deciphered,
 		d.place(c.token).CompareAndSwap(at, &other)
 	}
 	if pad.mechanism == nil {
-		out.unable = errors.New("pkcs11pool: the token can't take off that padding, and can't leave it on")
+		out.unable = fmt.Errorf("%w: pkcs11pool: the token can't take off that padding, and can't leave it on", keys.ErrUnable)
 		return out, nil
 	}
 	err = c.DecryptInit(c.session, []*pkcs11.Mechanism{pad.mechanism}, at.handle)
@@ -150,7 +152,7 @@ func (d decrypter) decryptInit(c *conn, at *place, pad padding) (out deciphered,
 	case err == nil:
 		return out, authenticate(c, at)
 	case isRefusedMechanism(err):
-		out.unable = fmt.Errorf("pkcs11pool: the token can't use %s so: %w", pad.label, err)
+		out.unable = fmt.Errorf("%w: pkcs11pool: the token can't use %s so: %w", keys.ErrUnable, pad.label, err)
 		return out, nil
 	}
 	return out, err
@@ -194,7 +196,7 @@ func paddingFor(size int, opts crypto.DecrypterOpts) (padding, error) {
 	case *rsa.OAEPOptions:
 		return oaepPadding(size, opts)
 	}
-	return padding{}, fmt.Errorf("pkcs11pool: decrypting with %T is not supported", opts)
+	return padding{}, fmt.Errorf("%w: pkcs11pool: decrypting with %T is not supported", keys.ErrUnable, opts)
 }
 
 func pkcs1Padding(size, sessionKey int) (padding, error) {
