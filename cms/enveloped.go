@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/asn1"
 	"fmt"
+	"math/big"
 
 	"golang.org/x/crypto/cryptobyte"
 	casn1 "golang.org/x/crypto/cryptobyte/asn1"
@@ -98,6 +99,12 @@ func (t *Transport) OAEP() crypto.Hash {
 
 // For reports whether the owner of cert is the recipient.
 func (t *Transport) For(cert *x509.Certificate) bool { return t.rid.names(cert) }
+
+// IssuerAndSerial is how the recipient's certificate is named; nil and nil if it is
+// not named so.
+func (t *Transport) IssuerAndSerial() (issuer []byte, serial *big.Int) {
+	return t.rid.issuer, t.rid.serial
+}
 
 // ParseEnvelopedData reads a ContentInfo with EnvelopedData. Its errors match
 // ErrMalformed; of algorithms that are not known, Check tells.
