@@ -46,8 +46,9 @@ race: ## unit tests with the race detector, walls included
 	@$(GO) test -race -timeout 15m $(PKGS)
 
 SOAK ?= 100000
-soak: ## 100 000 signatures by a token that fails at random (SOAK=n: others), and what has grown then
+soak: ## 100 000 signatures by a token that fails at random (SOAK=n: others), and what has grown then; once more without the race detector, for the memory
 	SOAK=$(SOAK) $(GO) test -race -count=1 -v -timeout 60m -run '^TestNothingGrowsUnderFaults$$' ./pkcs11pool
+	SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 60m -run '^TestNothingGrowsUnderFaults$$' ./pkcs11pool
 
 CHAOS ?= 100
 chaos: build ## storms of finalizes, device faults and 100 kills (CHAOS=n: others), about 5 minutes
@@ -74,7 +75,7 @@ bench-admission: ## what a refusal costs, beside other limiters and semaphores
 bench-fairness: ## whom a flood hurts, before a stub device (about 6 minutes)
 	cd bench && $(GO) run ./fairness
 
-bench-hsm: ## signatures by guard and pool beside bare PKCS#11 calls and other libraries (about 4 minutes)
+bench-hsm: ## signatures by guard and pool beside bare PKCS#11 calls and other libraries (about 5 minutes)
 	cd bench && $(GO) run ./hsm
 
 bench-ocsp: ## OCSP answers, ready and signed, beside bare net/http and other responders (about 3 minutes)

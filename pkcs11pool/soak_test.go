@@ -76,8 +76,10 @@ func TestNothingGrowsUnderFaults(t *testing.T) {
 	if after.remembered > before.remembered+rigSessions {
 		t.Errorf("%d handles are remembered, before %d", after.remembered, before.remembered)
 	}
-	// SoftHSM keeps some memory for each session and each initialization.
-	if grown := after.memory - before.memory; grown > 64<<20 {
+	// SoftHSM keeps some memory for each session and each initialization, and the
+	// race detector far more for each goroutine that ended as a coroutine: Go tells
+	// it of the end of others only.
+	if grown := after.memory - before.memory; !raceDetector && grown > 64<<20 {
 		t.Errorf("the process has grown by %d MiB", grown>>20)
 	}
 }
