@@ -34,6 +34,7 @@ func TestEngines(t *testing.T) {
 		{"stars", storetest.Stars},
 		{"status", storetest.Status},
 		{"crlshards", storetest.CRLShards},
+		{"scep", storetest.SCEP},
 		{"admission", storetest.Admission},
 		{"acmenonces", storetest.ACMENonces},
 		{"acmecontested", storetest.ACMEContested},
