@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
 	"net/http/httptest"
@@ -218,5 +219,26 @@ func TestOpenSSLReadsTheAnswersAndWeItsEnvelopes(t *testing.T) {
 	}
 	if _, err := cms.ParseSignedData(inner); err != nil {
 		t.Error(err)
+	}
+}
+
+// micromdm's scepclient knows single DES and SHA-1 alone: it is told so by a
+// CertRep, whatever is allowed to others.
+func TestSingleDESClientsAreToldBadAlg(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.served(func(c *Config) { c.Endpoints[0].Legacy = true })
+	srv := httptest.NewServer(s.Handler())
+	defer srv.Close()
+	dir := t.TempDir()
+	sum := sha256.Sum256(raOf(s).cert.Raw)
+	cmd := exec.CommandContext(t.Context(), "scepclient", "-server-url", srv.URL+"/scep/devices", "-private-key", filepath.Join(dir, "k.pem"),
+		"-certificate", filepath.Join(dir, "c.pem"), "-challenge", goodChallenge, "-cn", "a.example.com", "-ca-fingerprint", hexOf(sum[:]))
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err == nil || !bytes.Contains(out, []byte("failInfo: badAlg")) && !bytes.Contains(out, []byte("failInfo: 0")) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if n := len(w.desk.asks()); n != 0 {
+		t.Errorf("the desk was asked %d times", n)
 	}
 }
