@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto"
-	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
 	"net/http/httptest"
@@ -222,23 +221,22 @@ func TestOpenSSLReadsTheAnswersAndWeItsEnvelopes(t *testing.T) {
 	}
 }
 
-// micromdm's scepclient knows single DES and SHA-1 alone: it is told so by a
-// CertRep, whatever is allowed to others.
-func TestSingleDESClientsAreToldBadAlg(t *testing.T) {
+// The scripts of integration/interop with curl, strongSwan, certmonger and micromdm's scepclient,
+// which knows single DES alone and has to be told badAlg.
+func TestClientsDoTheirWholeJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	s := w.served(func(c *Config) { c.Endpoints[0].Legacy = true })
+	s := w.served(nil)
 	srv := httptest.NewServer(s.Handler())
 	defer srv.Close()
-	dir := t.TempDir()
-	sum := sha256.Sum256(raOf(s).cert.Raw)
-	cmd := exec.CommandContext(t.Context(), "scepclient", "-server-url", srv.URL+"/scep/devices", "-private-key", filepath.Join(dir, "k.pem"),
-		"-certificate", filepath.Join(dir, "c.pem"), "-challenge", goodChallenge, "-cn", "a.example.com", "-ca-fingerprint", hexOf(sum[:]))
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err == nil || !bytes.Contains(out, []byte("failInfo: badAlg")) && !bytes.Contains(out, []byte("failInfo: 0")) {
-		t.Errorf("%v\n%s", err, out)
-	}
-	if n := len(w.desk.asks()); n != 0 {
-		t.Errorf("the desk was asked %d times", n)
+	p := &strongswan{t: t, dir: t.TempDir()}
+	p.write("root.pem", "CERTIFICATE", w.ca.Root.Raw)
+	for _, name := range []string{"scep-curl", "scep-strongswan", "scep-scepclient", "scep-certmonger"} {
+		cmd := exec.CommandContext(t.Context(), "../integration/interop/"+name+".sh")
+		cmd.Env = append(os.Environ(), "SCEP_URL="+srv.URL+"/scep/devices", "SCEP_CHALLENGE="+goodChallenge, "ROOT_PEM="+p.path("root.pem"))
+		out, err := cmd.CombinedOutput()
+		if err != nil || !bytes.Contains(out, []byte("\nPASS "+name+": ")) {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
 	}
 }
