@@ -54,6 +54,22 @@ type cacheControl struct {
 	value []string
 }
 
+// lengths are values of Content-Length, made when first needed.
+var lengths [4 << 10]atomic.Pointer[[]string]
+
+// lengthOf is Content-Length for n octets. Nobody changes it.
+func lengthOf(n int) []string {
+	if n >= len(lengths) {
+		return []string{strconv.Itoa(n)}
+	}
+	if v := lengths[n].Load(); v != nil {
+		return *v
+	}
+	v := []string{strconv.Itoa(n)}
+	lengths[n].Store(&v)
+	return v
+}
+
 // prepare makes the header's values, but for the length.
 func (a *answer) prepare() {
 	a.header.etag = []string{a.etag}

@@ -366,3 +366,14 @@ func FuzzDecodePath(f *testing.F) {
 		}
 	})
 }
+
+// TestTimesAreSpelledAsTheLayoutDoes: for appendTime does it by itself.
+func TestTimesAreSpelledAsTheLayoutDoes(t *testing.T) {
+	t.Parallel()
+	for at := time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC); at.Year() <= 9999; at = at.Add(3_301_747 * time.Second * 7) {
+		want := "\x18\x0f" + at.Format("20060102150405Z")
+		if got := string(appendTime(nil, at.In(time.FixedZone("east", 9*3600)))); got != want {
+			t.Fatalf("%v is spelled %q", at, got)
+		}
+	}
+}

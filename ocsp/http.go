@@ -158,16 +158,27 @@ func decodeBase64(s string) ([]byte, error) {
 }
 
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if ct := r.Header.Get("Content-Type"); ct != "" {
+	if ct := r.Header.Get("Content-Type"); ct != "" && ct != requestType {
 		if t, _, err := mime.ParseMediaType(ct); err != nil || t != requestType {
 			return nil, errMediaType
 		}
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+	body, err := readAll(w, r)
 	if err != nil {
 		return nil, fmt.Errorf("%w: reading body: %w", malformedRequest, err)
 	}
 	return body, nil
+}
+
+// readAll reads a body of at most maxRequest octets, at once if it says how long
+// it is: the server lets nobody read more than that.
+func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if n := r.ContentLength; n > 0 && n <= maxRequest {
+		body := make([]byte, n)
+		_, err := io.ReadFull(r.Body, body)
+		return body, err
+	}
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 }
 
 // send writes a signed response, unless its time has passed meanwhile.

@@ -15,6 +15,7 @@ type metrics struct {
 	limited    prometheus.Counter
 	fromMemory prometheus.Counter
 	signatures *prometheus.CounterVec // by outcome
+	signedWell prometheus.Counter     // these are some of signatures
 	renewals   *prometheus.CounterVec // by issuer and outcome
 	notAfter   *prometheus.GaugeVec   // by issuer
 	ahead      *prometheus.CounterVec // by hash and outcome
@@ -31,6 +32,15 @@ func (m *metrics) overdue(h Hash, due []Assigned, now time.Time) {
 		}
 	}
 	m.overdueFor.WithLabelValues(h.String()).Set(late.Seconds())
+}
+
+// signed counts a signature that came to err.
+func (m *metrics) signed(err error) {
+	if err == nil {
+		m.signedWell.Inc()
+		return
+	}
+	m.signatures.WithLabelValues(outcome(err)).Inc()
 }
 
 func newMetrics(reg prometheus.Registerer, c *cache, following func() bool) (*metrics, error) {
@@ -68,6 +78,7 @@ func newMetrics(reg prometheus.Registerer, c *cache, following func() bool) (*me
 		Name: "secsy_ocsp_answers_from_memory_total",
 		Help: "OCSP answers sent without a question to the database.",
 	})
+	m.signedWell = m.signatures.WithLabelValues(outcome(nil))
 	m.good, m.revoked = m.answers.WithLabelValues("good"), m.answers.WithLabelValues("revoked")
 	m.unchanged, m.limited = m.answers.WithLabelValues("not_modified"), m.answers.WithLabelValues("rate_limited")
 	if reg == nil {

@@ -42,6 +42,8 @@ var (
 type request struct {
 	certIDs []certID // 1 to maxCertIDs
 	nonce   []byte   // nil: none
+
+	room [1]certID // for most
 }
 
 // A certID names one certificate by the hashes of its issuer.
@@ -96,6 +98,7 @@ func parseRequest(der []byte) (*request, error) {
 		return nil, malformed("requestList")
 	}
 	req := new(request)
+	req.certIDs = req.room[:0]
 	for !list.Empty() {
 		if len(req.certIDs) == maxCertIDs {
 			return nil, malformed("too many CertIDs")
@@ -153,7 +156,7 @@ func readCertID(raw cryptobyte.String) (certID, error) {
 	var seq, alg, name, key, number cryptobyte.String
 	var oid asn1.ObjectIdentifier
 	if !raw.ReadASN1(&seq, casn1.SEQUENCE) ||
-		!seq.ReadASN1(&alg, casn1.SEQUENCE) || !alg.ReadASN1ObjectIdentifier(&oid) ||
+		!seq.ReadASN1(&alg, casn1.SEQUENCE) || !readOID(&alg, &oid) ||
 		!seq.ReadASN1(&name, casn1.OCTET_STRING) ||
 		!seq.ReadASN1(&key, casn1.OCTET_STRING) ||
 		!seq.ReadASN1(&number, casn1.INTEGER) || !minimal(number) || !seq.Empty() {
@@ -169,6 +172,36 @@ func readCertID(raw cryptobyte.String) (certID, error) {
 	}
 	id.nameHash, id.keyHash, id.number = name, key, number
 	return id, nil
+}
+
+// A spelled is an OBJECT IDENTIFIER with its contents in DER.
+type spelled struct {
+	oid asn1.ObjectIdentifier
+	der string
+}
+
+// spelledOIDs are those that requests are full of.
+var spelledOIDs = func() (all []spelled) {
+	for _, oid := range []asn1.ObjectIdentifier{oidSHA1, oidNonce, oidSHA256, oidAcceptableResponses, oidPreferredSignatures, oidSHA384, oidSHA512} {
+		all = append(all, spelled{oid, string(objectIdentifier(oid)[2:])})
+	}
+	return all
+}()
+
+// readOID takes an OBJECT IDENTIFIER off in, which is not to be changed.
+func readOID(in *cryptobyte.String, oid *asn1.ObjectIdentifier) bool {
+	var der cryptobyte.String
+	rest := *in
+	if !rest.ReadASN1(&der, casn1.OBJECT_IDENTIFIER) {
+		return false
+	}
+	for _, s := range spelledOIDs {
+		if string(der) == s.der {
+			*in, *oid = rest, s.oid
+			return true
+		}
+	}
+	return in.ReadASN1ObjectIdentifier(oid)
 }
 
 // minimal reports whether n is the contents of a DER INTEGER.
@@ -212,7 +245,7 @@ func readExtensions(in *cryptobyte.String, tag uint8, each func(oid asn1.ObjectI
 		var ext, value cryptobyte.String
 		var oid asn1.ObjectIdentifier
 		var critical bool
-		if !list.ReadASN1(&ext, casn1.SEQUENCE) || !ext.ReadASN1ObjectIdentifier(&oid) ||
+		if !list.ReadASN1(&ext, casn1.SEQUENCE) || !readOID(&ext, &oid) ||
 			ext.PeekASN1Tag(casn1.BOOLEAN) && !ext.ReadASN1Boolean(&critical) ||
 			!ext.ReadASN1(&value, casn1.OCTET_STRING) || !ext.Empty() {
 			return malformed("Extension")

@@ -32,6 +32,8 @@ type response struct {
 
 	extendedRevoke bool      // one is revoked that was never issued
 	archiveCutoff  time.Time // zero: nothing is said about expired certificates
+
+	room [1]single // for most
 }
 
 // A single is the answer about one certificate.
@@ -128,17 +130,25 @@ func (d *delegate) sign(ctx context.Context, r *response) (tbs, sig []byte, err 
 	if err != nil {
 		return nil, nil, fmt.Errorf("encoding response: %w", err)
 	}
-	signed := tbs
-	if d.scheme.hash != 0 {
-		h := d.scheme.hash.New()
-		h.Write(tbs)
-		signed = h.Sum(nil)
-	}
-	sig, err = d.key.Sign(ctx, signed, d.scheme.hash)
+	sig, err = d.key.Sign(ctx, d.scheme.digest(tbs), d.scheme.hash)
 	if err != nil {
 		return nil, nil, fmt.Errorf("signing response: %w", err)
 	}
 	return tbs, sig, nil
+}
+
+// digest is what a key gets of a message.
+func (s scheme) digest(message []byte) []byte {
+	switch s.hash {
+	case 0:
+		return message
+	case crypto.SHA256:
+		sum := sha256.Sum256(message)
+		return sum[:]
+	}
+	h := s.hash.New()
+	h.Write(message)
+	return h.Sum(nil)
 }
 
 // check proves a signature, as clients will.
@@ -187,11 +197,17 @@ func (d *delegate) responseData(r *response) ([]byte, error) {
 
 // datable reports whether GeneralizedTime can tell all times of r.
 func (r *response) datable() bool {
-	all := []time.Time{r.producedAt, r.archiveCutoff}
 	for _, s := range r.singles {
-		all = append(all, s.thisUpdate, s.nextUpdate, s.status.RevokedAt)
+		if !datable(s.thisUpdate) || !datable(s.nextUpdate) || !datable(s.status.RevokedAt) {
+			return false
+		}
 	}
-	return !slices.ContainsFunc(all, func(t time.Time) bool { return t.UTC().Year() < 0 || t.UTC().Year() > 9999 })
+	return datable(r.producedAt) && datable(r.archiveCutoff)
+}
+
+func datable(t time.Time) bool {
+	year := t.UTC().Year()
+	return year >= 0 && year <= 9999
 }
 
 func appendSingle(b []byte, s single, archiveCutoff time.Time) []byte {
@@ -302,7 +318,13 @@ func appendHeader(b []byte, tag casn1.Tag, n int) []byte {
 	return append(b, 0x83, byte(n>>16), byte(n>>8), byte(n))
 }
 
+// appendTime writes a GeneralizedTime, for a quarter of what a layout costs.
 func appendTime(b []byte, t time.Time) []byte {
-	start := len(b)
-	return enclose(t.UTC().AppendFormat(b, "20060102150405Z"), start, casn1.GeneralizedTime)
+	year, month, day := t.UTC().Date()
+	hour, minute, second := t.UTC().Clock()
+	b = append(b, byte(casn1.GeneralizedTime), 15)
+	for _, n := range [...]int{year / 100, year % 100, int(month), day, hour, minute, second} {
+		b = append(b, '0'+byte(n/10), '0'+byte(n%10))
+	}
+	return append(b, 'Z')
 }

@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -637,7 +636,7 @@ func (s *Server) make(ctx context.Context, p *post, ids []certID, statuses []Sta
 	if err == nil && toCheck(d, now) {
 		err = d.check(now, m.tbs, m.sig)
 	}
-	s.metrics.signatures.WithLabelValues(outcome(err)).Inc()
+	s.metrics.signed(err)
 	s.noteSigning(ctx, p, d, err)
 	if err != nil {
 		return signed{}, fmt.Errorf("answering for issuer %s: %w: %w", p.issuer.ID, errUnsigned, err)
@@ -666,7 +665,7 @@ func (s *Server) unsharedOf(m signed) *answer {
 		nextUpdate: soonest(m.response.singles),
 		status:     m.response.singles[0].status,
 		by:         m.by,
-		header:     sharedHeader{length: []string{strconv.Itoa(len(body))}},
+		header:     sharedHeader{length: lengthOf(len(body))},
 	}
 	a.ends = a.nextUpdate
 	for _, of := range m.response.singles {
@@ -720,13 +719,14 @@ func outcome(err error) string {
 // §3.2.4 knows no fractions.
 func (s *Server) draft(d *delegate, now time.Time, ids []certID, statuses []Status, nonce []byte) *response {
 	r := &response{producedAt: now.UTC().Truncate(time.Second), nonce: nonce}
+	r.singles = r.room[:0]
 	if s.cfg.Archive > 0 {
 		r.archiveCutoff = r.producedAt.Add(-s.cfg.Archive)
 	}
 	for i, id := range ids {
 		st := statuses[i]
 		this := r.producedAt.Add(-backdate)
-		for _, notBefore := range []time.Time{d.cert.NotBefore, st.RevokedAt} {
+		for _, notBefore := range [...]time.Time{d.cert.NotBefore, st.RevokedAt} {
 			if notBefore.After(this) { // nothing is known from before that
 				this = notBefore.UTC().Truncate(time.Second)
 			}
@@ -740,7 +740,7 @@ func (s *Server) draft(d *delegate, now time.Time, ids []certID, statuses []Stat
 			next = this.Add(unissuedValidity)
 		}
 		// Some clients refuse an answer that outlives the certificate.
-		for _, end := range []time.Time{d.cert.NotAfter, st.NotAfter} {
+		for _, end := range [...]time.Time{d.cert.NotAfter, st.NotAfter} {
 			if end.Before(next) && end.After(now) {
 				next = end.UTC().Truncate(time.Second)
 			}
