@@ -54,9 +54,9 @@ func (s *Server) renew(ctx context.Context, d dueAnswer) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(keys.WithPurpose(ctx, keys.ForStatus), s.cfg.SignTimeout)
-	defer cancel()
-	_, err = s.inTime(ctx, func() (*answer, error) { return s.signShared(ctx, &asker{paid: true}, p, id, told[0]) })
+	_, err = s.inTime(keys.WithPurpose(ctx, keys.ForStatus), s.cfg.SignTimeout, func(ctx context.Context) (*answer, error) {
+		return s.signShared(ctx, &asker{paid: true}, p, id, told[0])
+	})
 	return err
 }
 

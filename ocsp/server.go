@@ -382,8 +382,8 @@ func (s *Server) postFor(req *request) (*post, error) {
 // record of one there is no signature at all, unless the operator wants it so:
 // random serials must not buy any.
 func (s *Server) statuses(ctx context.Context, p *post, req *request) ([]known, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadTimeout)
-	defer cancel()
+	wait := newTerm(ctx, s.cfg.ReadTimeout)
+	defer wait.close()
 	out := make([]known, 0, len(req.certIDs))
 	pending := false
 	for _, id := range req.certIDs {
@@ -393,7 +393,7 @@ func (s *Server) statuses(ctx context.Context, p *post, req *request) ([]known, 
 		}
 		k := known{subject: subject{p.index, serial}, asked: s.cfg.Now()}
 		k.changes = s.cache.changes(k.subject)
-		st, err := s.cfg.Source.Status(ctx, p.issuer.ID, serial)
+		st, err := s.cfg.Source.Status(wait, p.issuer.ID, serial)
 		if err != nil && !errors.Is(err, ca.ErrNotFound) {
 			return nil, fmt.Errorf("looking up %s: %w", serial, err)
 		}
@@ -440,12 +440,11 @@ func (s *Server) shared(ctx context.Context, who *asker, p *post, id certID, tol
 	}
 	// The store has been asked: what is signed for all is kept even if the one
 	// who asked goes away.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.SignTimeout)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
 	if there {
 		return s.refreshed(ctx, have, p, id, told), nil
 	}
-	return s.inTime(ctx, func() (*answer, error) { return s.signShared(ctx, who, p, id, told) })
+	return s.inTime(ctx, s.cfg.SignTimeout, func(ctx context.Context) (*answer, error) { return s.signShared(ctx, who, p, id, told) })
 }
 
 // refreshed renews an answer that is getting old, and sends it on while a new
@@ -457,9 +456,10 @@ func (s *Server) refreshed(ctx context.Context, have *answer, p *post, id certID
 	if now := s.cfg.Now(); now.UnixNano() < at || !have.refreshAt.CompareAndSwap(at, now.Add(retryRefresh).UnixNano()) {
 		return have
 	}
-	ctx, cancel := context.WithTimeout(peer.With(ctx, peer.Peer{}), refreshWait)
-	defer cancel()
-	made, err := s.inTime(ctx, func() (*answer, error) { return s.signShared(ctx, &asker{paid: true}, p, id, told) })
+	wait := min(refreshWait, s.cfg.SignTimeout)
+	made, err := s.inTime(peer.With(ctx, peer.Peer{}), wait, func(ctx context.Context) (*answer, error) {
+		return s.signShared(ctx, &asker{paid: true}, p, id, told)
+	})
 	if err != nil {
 		if !passing(err) && !errors.Is(err, errUnsigned) {
 			s.faults.report(ctx, "refreshing a response, the old one of which is sent on", err)
@@ -472,16 +472,21 @@ func (s *Server) refreshed(ctx context.Context, have *answer, p *post, id certID
 // errHangs says that nobody waits any more for a signature that may come yet.
 var errHangs = errors.New("the device has not returned")
 
-// inTime has sign make an answer, and leaves it to itself when that takes much
-// longer than ctx: what comes then is for those who ask later.
-func (s *Server) inTime(ctx context.Context, sign func() (*answer, error)) (*answer, error) {
+// inTime has sign make an answer, in a context of no more than length, and leaves
+// it to itself when that takes much longer: what comes then is for those who ask
+// later.
+func (s *Server) inTime(ctx context.Context, length time.Duration, sign func(context.Context) (*answer, error)) (*answer, error) {
 	type result struct {
 		answer *answer
 		err    error
 	}
 	done := make(chan result, 1)
+	t := time.NewTimer(length)
+	defer t.Stop()
 	go func() { // the guard before the keys bounds how many there are
 		growStack()
+		wait := newTerm(ctx, length)
+		defer wait.close()
 		var r result
 		defer func() {
 			if v := recover(); v != nil { // a request's own would not end the process either
@@ -490,15 +495,15 @@ func (s *Server) inTime(ctx context.Context, sign func() (*answer, error)) (*ans
 			}
 			done <- r
 		}()
-		r.answer, r.err = sign()
+		r.answer, r.err = sign(wait)
 	}()
 	select {
 	case r := <-done:
 		return r.answer, r.err
 	case <-ctx.Done():
+	case <-t.C:
 	}
-	t := time.NewTimer(overtime)
-	defer t.Stop()
+	t.Reset(overtime)
 	select {
 	case r := <-done:
 		return r.answer, r.err
@@ -579,13 +584,13 @@ func (s *Server) single(ctx context.Context, who *asker, p *post, ids []certID, 
 	if err := who.pay(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(keys.WithPurpose(ctx, keys.ForOne), s.cfg.SignTimeout)
-	defer cancel()
 	statuses := make([]Status, len(told))
 	for i, k := range told {
 		statuses[i] = k.Status
 	}
-	return s.inTime(ctx, func() (*answer, error) { return s.signOne(ctx, p, ids, statuses, nonce) })
+	return s.inTime(ctx, s.cfg.SignTimeout, func(ctx context.Context) (*answer, error) {
+		return s.signOne(keys.WithPurpose(ctx, keys.ForOne), p, ids, statuses, nonce)
+	})
 }
 
 // flight names one signature: two that would say different things never share it.
