@@ -157,6 +157,34 @@ func TestWaitingWritersShareOneCommit(t *testing.T) {
 	}
 }
 
+// Not parallel, as it takes all processors but one away: a goroutine that can run
+// then runs only if the writer lets it.
+func TestWhoIsAboutToWriteSharesTheCommit(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const pairs = 40
+	e := open(t, sqlite.Config{})
+	before := e.Stat().Commits
+	for n := range pairs {
+		second := make(chan error, 1)
+		if err := e.Write(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			go func() { second <- e.Write(t.Context(), insert(2*n)) }()
+			return insert(2*n+1)(ctx, tx)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-second; err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Now and then the runtime has the writer go on first.
+	if got := e.Stat().Commits - before; got > pairs*3/2 {
+		t.Errorf("%d pairs of writers took %d commits", pairs, got)
+	}
+	if got := count(t, e); got != 2*pairs {
+		t.Errorf("%d rows, want %d", got, 2*pairs)
+	}
+}
+
 func TestFailingMemberIsUndoneAlone(t *testing.T) {
 	t.Parallel()
 	e := open(t, sqlite.Config{})

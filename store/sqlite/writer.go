@@ -61,7 +61,8 @@ func (m *member) outcome() error {
 
 // A writer owns the only connection that writes. One goroutine runs members one
 // after the other, each in a savepoint, and commits when nobody waits any more
-// or the batch is full: one fsync for all of them, and none waits for company.
+// or the batch is full: one fsync for all of them. None waits for company but
+// of those whom the processors have yet to get to.
 type writer struct {
 	dial func() (*link, error)
 	log  *slog.Logger
@@ -100,18 +101,31 @@ func (w *writer) run() {
 // next returns the next member, and commits before it waits for one.
 func (w *writer) next() *member {
 	if len(w.batch) > 0 && len(w.batch) < w.max {
-		select {
-		case m := <-w.queue:
-			if m != nil {
-				return m
-			}
-		default:
+		m := w.poll()
+		if m == nil {
+			// Whoever can run now may be about to write. If nobody can, this takes
+			// no time.
+			runtime.Gosched()
+			m = w.poll()
+		}
+		if m != nil {
+			return m
 		}
 	}
 	if len(w.batch) > 0 {
 		w.commit()
 	}
 	return <-w.queue
+}
+
+// poll returns a member that is there already, or nil.
+func (w *writer) poll() *member {
+	select {
+	case m := <-w.queue:
+		return m
+	default:
+		return nil
+	}
 }
 
 // serve runs m and adds it to the batch, or undoes it.
