@@ -5,13 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	zx509 "github.com/zmap/zcrypto/x509"
-	"github.com/zmap/zlint/v3"
+	_ "github.com/zmap/zlint/v3" // registers the lints
 	zl "github.com/zmap/zlint/v3/lint"
 
 	"github.com/secsy-pki/secsy-pki/ca"
@@ -29,10 +30,10 @@ const defaultTimeout = 5 * time.Second
 
 // A Linter is a ca.Linter. It is safe for concurrent use.
 type Linter struct {
-	registries map[ca.LintKind]zl.Registry
-	blocking   zl.LintStatus
-	timeout    time.Duration
-	slots      chan struct{}
+	lints    map[ca.LintKind][]*zl.CertificateLint
+	blocking zl.LintStatus
+	timeout  time.Duration
+	slots    chan struct{}
 }
 
 var _ ca.Linter = (*Linter)(nil)
@@ -56,7 +57,7 @@ func New(cfg Config) (*Linter, error) {
 		cfg.Running = 4 * runtime.GOMAXPROCS(0)
 	}
 	l := &Linter{
-		registries: map[ca.LintKind]zl.Registry{}, blocking: p.blocking, timeout: cfg.Timeout,
+		lints: map[ca.LintKind][]*zl.CertificateLint{}, blocking: p.blocking, timeout: cfg.Timeout,
 		slots: make(chan struct{}, cfg.Running),
 	}
 	for _, kind := range []ca.LintKind{ca.LintServer, ca.LintResponder, ca.LintRoot, ca.LintIssuing} {
@@ -70,18 +71,38 @@ func New(cfg Config) (*Linter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("choosing lints: %w", err)
 		}
-		l.registries[kind] = reg
+		for _, one := range reg.CertificateLints().Lints() {
+			l.lints[kind] = append(l.lints[kind], configured(one))
+		}
 	}
 	return l, nil
 }
+
+// unconfigured is what every lint gets: we have no file for them.
+var unconfigured = zl.NewEmptyConfig()
+
+// configured spares a lint being configured for each certificate, which takes
+// reflection, if that changes nothing.
+func configured(l *zl.CertificateLint) *zl.CertificateLint {
+	before, after := l.Lint(), l.Lint()
+	if _, ok := after.(zl.Configurable); !ok || unconfigured.MaybeConfigure(after, l.Name) != nil || !reflect.DeepEqual(before, after) {
+		return l
+	}
+	quick, construct := *l, l.Lint
+	quick.Lint = func() zl.CertificateLintInterface { return settled{construct()} }
+	return &quick
+}
+
+// settled hides that a lint can be configured.
+type settled struct{ zl.CertificateLintInterface }
 
 // Lint returns the faults of d that forbid signing it.
 //
 // A lint can't be interrupted: one that overruns its time keeps its slot until
 // it returns, so that runaways are bounded and end in refusals.
 func (l *Linter) Lint(ctx context.Context, d ca.Draft) ([]ca.Finding, error) {
-	reg := l.registries[d.Kind]
-	if reg == nil {
+	lints := l.lints[d.Kind]
+	if lints == nil {
 		return nil, fmt.Errorf("no lints for certificates of kind %q", d.Kind)
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
@@ -98,7 +119,7 @@ func (l *Linter) Lint(ctx context.Context, d ca.Draft) ([]ca.Finding, error) {
 	done := make(chan result, 1)
 	go func() {
 		defer func() { <-l.slots }()
-		found, err := look(reg, l.blocking, d)
+		found, err := look(lints, l.blocking, d)
 		done <- result{found, err}
 	}()
 	select {
@@ -109,7 +130,7 @@ func (l *Linter) Lint(ctx context.Context, d ca.Draft) ([]ca.Finding, error) {
 	}
 }
 
-func look(reg zl.Registry, blocking zl.LintStatus, d ca.Draft) (found []ca.Finding, err error) {
+func look(lints []*zl.CertificateLint, blocking zl.LintStatus, d ca.Draft) (found []ca.Finding, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			found, err = nil, fmt.Errorf("%w: %v", errPanic, r)
@@ -123,9 +144,9 @@ func look(reg zl.Registry, blocking zl.LintStatus, d ca.Draft) (found []ca.Findi
 	if err != nil {
 		return nil, fmt.Errorf("reading draft: %w", err)
 	}
-	for name, r := range zlint.LintCertificateEx(cert, reg).Results {
-		if r.Status >= blocking {
-			found = append(found, ca.Finding{Lint: name, Status: r.Status.String(), Detail: r.Details})
+	for _, l := range lints {
+		if r := l.Execute(cert, unconfigured); r.Status >= blocking {
+			found = append(found, ca.Finding{Lint: l.Name, Status: r.Status.String(), Detail: r.Details})
 		}
 	}
 	slices.SortFunc(found, func(a, b ca.Finding) int { return strings.Compare(a.Lint, b.Lint) })

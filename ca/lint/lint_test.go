@@ -15,6 +15,7 @@ import (
 	"time"
 
 	zx509 "github.com/zmap/zcrypto/x509"
+	"github.com/zmap/zlint/v3"
 	zl "github.com/zmap/zlint/v3/lint"
 
 	"github.com/secsy-pki/secsy-pki/ca"
@@ -166,6 +167,43 @@ func TestFaultsAreFoundByPolicy(t *testing.T) {
 			if want != "" && !slices.ContainsFunc(found, func(f ca.Finding) bool { return strings.Contains(f.Lint, want) }) {
 				t.Errorf("%s, %s: found %v, want %s", name, policy, found, want)
 			}
+		}
+	}
+}
+
+// We run the lints ourselves, and do not configure what needs none.
+func TestLintsFindWhatZlintFinds(t *testing.T) {
+	t.Parallel()
+	d := draftOf(t, func(c *x509.Certificate) {
+		c.NotAfter = c.NotBefore.Add(900 * 24 * time.Hour)
+		c.ExtKeyUsage = append(c.ExtKeyUsage, x509.ExtKeyUsageCodeSigning)
+		c.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 1)}
+	}, "db.corp.internal", "a_b.example.com")
+	cert, err := zx509.ParseCertificate(d.DER)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := linter(t, lint.Config{Policy: ca.Public}).Lint(t.Context(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := 0
+	theirs := zlint.LintCertificate(cert).Results
+	for _, f := range found {
+		if strings.HasPrefix(f.Lint, "e_secsy_") {
+			continue
+		}
+		ours++
+		if r := theirs[f.Lint]; r == nil || r.Status.String() != f.Status || r.Details != f.Detail {
+			t.Errorf("found %v, zlint says %v", f, r)
+		}
+	}
+	if ours < 5 {
+		t.Errorf("found %v, which is too little", found)
+	}
+	for name, r := range theirs {
+		if r.Status >= zl.Error && r.LintMetadata.Source == zl.CABFBaselineRequirements && !slices.ContainsFunc(found, func(f ca.Finding) bool { return f.Lint == name }) {
+			t.Errorf("zlint finds %s and we do not", name)
 		}
 	}
 }
