@@ -106,7 +106,12 @@ func (v *Validator) dial(ctx context.Context, to netip.AddrPort) (net.Conn, erro
 	if !v.policy.allowed(to.Addr()) {
 		return nil, fmt.Errorf("%s is a forbidden address", to) // not reached
 	}
-	return new(net.Dialer).DialContext(ctx, "tcp", to.String())
+	// What is kept for an attempt's time needs no probes.
+	conn, err := (&net.Dialer{KeepAlive: -1}).DialTCP(ctx, "tcp", netip.AddrPort{}, to)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
 }
 
 // cause puts an error of the network into one of a few words. The error itself
