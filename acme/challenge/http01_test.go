@@ -43,6 +43,20 @@ func TestRightAnswerPasses(t *testing.T) {
 	}
 }
 
+// RFC 9110 §15.2: a client has to take any number of them before the answer.
+func TestInformationBeforeTheAnswerIsPassedOver(t *testing.T) {
+	t.Parallel()
+	port := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Link", "</style.css>")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusEarlyHints)
+		_, _ = w.Write([]byte(keyAuthorization))
+	}))
+	if _, p := validate(t, config(newNameServer(t, atLoopback), port), acme.HTTP01); p != nil {
+		t.Error(p)
+	}
+}
+
 func TestWrongAnswersAreUnauthorized(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
