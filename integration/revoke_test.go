@@ -156,7 +156,7 @@ func TestReplacementComesBeforeRevocation(t *testing.T) {
 		t.Errorf("the other: until %s", end)
 	}
 	_, errs := s.cert(t, 0, "revoke", "--incident", "plan", "--reason", "superseded", "--dry-run")
-	if !strings.Contains(errs, "1 certificates: 1 will be revoked") {
+	if !strings.Contains(errs, "1 certificate: 1 will be revoked") {
 		t.Error(errs)
 	}
 	s.cert(t, 0, "revoke", "--incident", "plan", "--reason", "superseded", "--yes")

@@ -197,6 +197,17 @@ func TestCertificatesOfAKeyAreRevokedUntilNoneComesAnyMore(t *testing.T) {
 	}
 }
 
+// A key is blocked with a certificate for it. Where there is none that is said.
+func TestAKeyWithoutCertificatesIsSaidNotToBeBlocked(t *testing.T) {
+	t.Parallel()
+	hash := strings.Repeat("ab", sha256.Size)
+	g := newRegistry(t, map[string]any{"GET /certificates?limit=500&spki_sha256=" + hash + "&state=unexpired": client.CertificatePage{}})
+	code, _, errs := g.do(t, "cert", "revoke", "--key", hash, "--yes")
+	if code != exitError || len(g.revoked) > 0 || !strings.Contains(errs, "was not blocked") {
+		t.Errorf("got %d, %v\n%s", code, g.revoked, errs)
+	}
+}
+
 // certificateFile makes a key and a certificate for it, whose serial is 0x0abc.
 func certificateFile(t *testing.T) (*ecdsa.PrivateKey, []byte) {
 	t.Helper()

@@ -53,8 +53,23 @@ func (rev *revocation) many(ctx context.Context) error {
 		n, more, doErr := rev.carryOut(ctx, able)
 		done, late, err = done+n, late+more, doErr
 	}
-	warn(rev.cmd.ErrOrStderr(), "%d certificates were revoked", done)
+	warn(rev.cmd.ErrOrStderr(), "%s revoked", were(done))
 	return errors.Join(err, failures(failed+late, len(targets)))
+}
+
+// were has a number of certificates followed by a verb in the passive.
+func were(n int) string {
+	if n == 1 {
+		return "1 certificate was"
+	}
+	return fmt.Sprintf("%d certificates were", n)
+}
+
+func certificates(n int) string {
+	if n == 1 {
+		return "1 certificate"
+	}
+	return fmt.Sprintf("%d certificates", n)
 }
 
 // failures is the error of certificates that were named one by one before.
@@ -80,6 +95,9 @@ func (rev *revocation) targets(ctx context.Context) ([]client.Revoke, error) {
 	list, err := rev.query(ctx)
 	if err == nil && len(list) == 0 {
 		err = errors.New("no certificate that has not expired fulfils the conditions")
+		if rev.key != "" {
+			err = fmt.Errorf("%w; the key was not blocked, as that takes a certificate for it: ask again when there is one", err)
+		}
 	}
 	return list, err
 }
@@ -165,7 +183,7 @@ func (rev *revocation) rehearse(ctx context.Context, targets []client.Revoke) (a
 		verb = "will have to be replaced before " + rev.replaceBy
 	}
 	w := rev.cmd.ErrOrStderr()
-	warn(w, "%d certificates: %d %s, %d are revoked already, %d can't be", len(targets), len(able), verb, counts[client.OutcomeAlready], failed)
+	warn(w, "%s: %d %s, %d are revoked already, %d can't be", certificates(len(targets)), len(able), verb, counts[client.OutcomeAlready], failed)
 	return able, failed, rev.showSample(ctx, able)
 }
 
