@@ -66,10 +66,11 @@ type reader struct {
 	end  int64 // of what is being read
 
 	// What was taken is hashed as long as it is in buf, before more is read.
-	hashed int       // octets of buf
-	whole  hash.Hash // nil: not asked for
-	scheme *scheme   // of the signature; nil: not asked for
-	signed *message  // what the signature is over
+	hashed int         // octets of buf
+	whole  hash.Hash   // nil: not asked for
+	scheme *scheme     // of the signature; nil: not asked for
+	signed *message    // what the signature is over
+	crc    hash.Hash32 // of the same; nil: not asked for
 	inTBS  bool
 
 	info    Info
@@ -129,6 +130,9 @@ func (r *reader) hash() {
 	}
 	if r.inTBS && r.signed != nil {
 		_, _ = r.signed.Write(taken) // likewise
+	}
+	if r.inTBS && r.crc != nil {
+		_, _ = r.crc.Write(taken) // likewise
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash/crc32"
 
 	"github.com/secsy-pki/secsy-pki/ca"
 )
@@ -13,13 +14,22 @@ import (
 // Verify reads a list whole, once and in little memory, and says what is on it.
 // It is an error if the list is not one of is, signed by it, its serials in order
 // and none of them twice.
-func Verify(b *Body, is *ca.Issuer) (Info, error) {
+func Verify(b *Body, is *ca.Issuer) (Info, error) { return verify(b, is, nil) }
+
+// verify is Verify. Of a list of which it is known what was signed, its signature
+// is to be that, and its octets those.
+func verify(b *Body, is *ca.Issuer, signed *prepared) (Info, error) {
 	scheme, err := schemeOf(is.Cert.PublicKey)
 	if err != nil {
 		return Info{}, err
 	}
 	r := newReader(b)
-	r.whole, r.scheme = sha256.New(), &scheme
+	r.whole = sha256.New()
+	if signed == nil {
+		r.scheme = &scheme
+	} else {
+		r.crc = crc32.New(castagnoli)
+	}
 	if _, err := r.open(); err != nil {
 		return Info{}, err
 	}
@@ -43,7 +53,13 @@ func Verify(b *Body, is *ca.Issuer) (Info, error) {
 	case !info.names(is.Cert.SubjectKeyId):
 		return Info{}, errors.New("authority key identifier is not the CA's")
 	}
-	return info, scheme.verify(is.Cert.PublicKey, r.signed.sum(), info.sig)
+	if signed == nil {
+		return info, scheme.verify(is.Cert.PublicKey, r.signed.sum(), info.sig)
+	}
+	if r.crc.Sum32() != signed.crc {
+		return Info{}, errors.New("it is not what was signed")
+	}
+	return info, scheme.verify(is.Cert.PublicKey, signed.sum, info.sig)
 }
 
 // names says whether the list names the key of that identifier.

@@ -139,12 +139,42 @@ func TestADraftThatBecameAnotherListIsNoticed(t *testing.T) {
 		"reason": func(d *draft) { d.digest = digestOf(two[0], Entry{Serial: two[1].Serial, RevokedAt: two[1].RevokedAt}) },
 		"order":  func(d *draft) { d.digest = digestOf(two[1], two[0]) },
 		"date":   func(d *draft) { two[1].RevokedAt = two[1].RevokedAt.Add(time.Second); d.digest = digestOf(two...) },
+		"hash":   func(d *draft) { d.signed.sum[0] ^= 1 },
+		"octets": func(d *draft) { d.signed.crc ^= 1 },
 	} {
 		d := made()
 		change(d)
 		if _, err := d.check(); err == nil {
 			t.Errorf("another %s: passes", name)
 		}
+	}
+}
+
+// What is signed is hashed while it is read once, and read back another time.
+func TestADraftIsReadBackOctetForOctet(t *testing.T) {
+	t.Parallel()
+	is := issuerOf(t, keys.ECDSAP256)
+	d := &draft{body: newBody(), issuer: is}
+	if _, err := d.make(t.Context(), each(manyEntries(20)), fixed(headerOf(is, 5))); err != nil {
+		t.Fatal(err)
+	}
+	for off := d.body.start; off < d.body.spool.size; off++ {
+		var was [1]byte
+		if _, err := d.body.spool.ReadAt(was[:], off); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.body.overwrite([]byte{was[0] ^ 1}, off); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.check(); err == nil {
+			t.Errorf("octet %d of %d is another: passes", off-d.body.start, d.body.spool.size-d.body.start)
+		}
+		if err := d.body.overwrite(was[:], off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.check(); err != nil {
+		t.Error(err)
 	}
 }
 
