@@ -156,8 +156,11 @@ func checkCSRNames(csr *x509.CertificateRequest, ids []Identifier) error {
 	}
 	// A device's certificate has no other names, whatever its owner is called.
 	onlyDevices := !slices.ContainsFunc(ids, func(id Identifier) bool { return !id.Type.IsDevice() })
+	alone := len(have) == 0 && !onlyDevices
+	csrSubjects(csr, have, func(id Identifier) bool { return want[id] })
 	for _, cn := range commonNames(csr) {
-		if id, isName := nameInCN(cn, len(have) == 0 && !onlyDevices, want); isName {
+		id, isName := nameInCN(cn, alone, want)
+		if named := want[Identifier{Type: SubjectCommonName, Value: cn}]; isName && (!named || want[id]) {
 			have[id] = true
 		}
 	}

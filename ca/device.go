@@ -199,6 +199,7 @@ func altNamesOf(names []Identifier, critical bool) (pkix.Extension, error) {
 					return
 				}
 				b.AddASN1(cryptobyte_asn1.Tag(7).ContextSpecific(), func(b *cryptobyte.Builder) { b.AddBytes(addr.AsSlice()) })
+			case SubjectCommonName, SubjectSerialNumber:
 			default:
 				addOtherName(b, id)
 			}

@@ -78,7 +78,7 @@ func (a *Authority) checkNames(p *Profile, ids []Identifier) error {
 	if len(ids) > p.MaxNames {
 		return &Refusal{Code: RejectedIdentifier, Detail: fmt.Sprintf("%d names are more than the %d that the profile allows", len(ids), p.MaxNames)}
 	}
-	var first *Refusal
+	first := checkSubjects(ids)
 	for _, id := range ids {
 		r := a.checkName(p, id)
 		switch {
@@ -121,6 +121,8 @@ func (a *Authority) checkName(p *Profile, id Identifier) *Refusal {
 		wrong = a.checkIP(p, id.Value)
 	case PermanentIdentifier, HardwareModule:
 		return a.checkDevice(p, id)
+	case SubjectCommonName, SubjectSerialNumber:
+		return a.checkSubject(p, id)
 	default:
 		return refuse(Unsupported, "identifiers of this type are not known here")
 	}

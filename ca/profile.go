@@ -23,9 +23,12 @@ const (
 
 	KindPermanentIdentifier NameKind = "permanent-identifier" // of devices; never public
 	KindHardwareModule      NameKind = "hardware-module"      // likewise
+
+	KindCommonName   NameKind = "common-name"   // in the subject, any words; never public
+	KindSerialNumber NameKind = "serial-number" // likewise
 )
 
-var nameKinds = []NameKind{KindDNS, KindWildcard, KindIP, KindPermanentIdentifier, KindHardwareModule}
+var nameKinds = []NameKind{KindDNS, KindWildcard, KindIP, KindPermanentIdentifier, KindHardwareModule, KindCommonName, KindSerialNumber}
 
 // A CNPolicy says what becomes the subject's common name.
 type CNPolicy string
@@ -149,7 +152,7 @@ func (p Profile) Validate() error {
 	}
 	for _, k := range p.Names {
 		if !slices.Contains(nameKinds, k) {
-			bad("names", "%q is not one of dns, wildcard, ip, permanent-identifier, hardware-module", k)
+			bad("names", "%q is not one of dns, wildcard, ip, permanent-identifier, hardware-module, common-name, serial-number", k)
 		}
 	}
 	suffixes := func(field string, list []string) {
@@ -214,7 +217,7 @@ func (p *Profile) validateFor(policy Policy, t time.Time) error {
 	if len(p.ExtKeyUsages) != 1 || p.ExtKeyUsages[0] != "serverAuth" {
 		bad("ext_key_usages", "the public policy allows serverAuth only")
 	}
-	if p.allows(KindPermanentIdentifier) || p.allows(KindHardwareModule) {
+	if p.allows(KindPermanentIdentifier) || p.allows(KindHardwareModule) || p.allows(KindCommonName) || p.allows(KindSerialNumber) {
 		bad("names", "the public policy certifies no devices")
 	}
 	if p.OmitCAIssuers {

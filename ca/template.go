@@ -140,6 +140,7 @@ func distributionPoint(url string) ([]byte, error) {
 }
 
 func (o *order) addNames(t *x509.Certificate) error {
+	t.Subject = subjectOf(o.names)
 	if slices.ContainsFunc(o.names, func(id Identifier) bool { return id.Type.IsDevice() }) {
 		return o.addAllNames(t)
 	}
@@ -164,11 +165,11 @@ func (o *order) addNames(t *x509.Certificate) error {
 // addAllNames is addNames where there are devices among the names.
 func (o *order) addAllNames(t *x509.Certificate) error {
 	for _, id := range o.names {
-		if name, _, _ := strings.Cut(id.Value, "/"); id.Type != IP && o.profile.CommonName == CNFirst && t.Subject.CommonName == "" && len(name) <= maxCN {
+		if name, _, _ := strings.Cut(id.Value, "/"); id.Type != IP && !id.Type.IsSubject() && o.profile.CommonName == CNFirst && t.Subject.CommonName == "" && len(name) <= maxCN {
 			t.Subject.CommonName = name
 		}
 	}
-	ext, err := altNamesOf(o.names, t.Subject.CommonName == "")
+	ext, err := altNamesOf(o.names, t.Subject.CommonName == "" && t.Subject.SerialNumber == "")
 	t.ExtraExtensions = append(t.ExtraExtensions, ext)
 	return err
 }
