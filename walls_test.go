@@ -45,6 +45,8 @@ var rooms = map[string]wall{
 	"crl":              {rooms: []string{"ca", "keys", "peer", "ratelimit", "audit"}, never: slices.Concat(sql, devices)},
 	"est":              {rooms: []string{"ca", "peer", "ratelimit", "gate", "cms", "audit"}, never: slices.Concat(sql, devices)},
 	"scep":             {rooms: []string{"ca", "peer", "ratelimit", "gate", "cms", "keys", "audit"}, never: slices.Concat(sql, devices)},
+	// The desk behind est and scep, docs/adr/0027.
+	"enrol":            {rooms: []string{"ca", "gate", "peer", "audit"}, never: slices.Concat(wire, sql, devices)},
 	"cms":              {stdlibOnly: true, except: []string{"golang.org/x/crypto/cryptobyte"}},
 	"admin":            {rooms: []string{"ca", "crl", "audit", "peer", "ratelimit", "gate", "admin/client"}, never: slices.Concat(sql, devices)},
 	"admin/client":     {never: slices.Concat(sql, devices)},
@@ -58,7 +60,7 @@ var rooms = map[string]wall{
 	"pkcs11pool":       {rooms: []string{"keys"}, never: slices.Concat(wire, sql)},
 	"ratelimit":        {stdlibOnly: true, never: wire},
 	"ratelimit/shared": {rooms: []string{"ratelimit"}, never: wire},
-	"store":            {rooms: []string{"acme", "ca", "ocsp", "crl", "est", "scep", "audit", "admin", "keys", "ratelimit"}, never: slices.Concat(wire, sql, devices)},
+	"store":            {rooms: []string{"acme", "ca", "ocsp", "crl", "est", "scep", "enrol", "audit", "admin", "keys", "ratelimit"}, never: slices.Concat(wire, sql, devices)},
 	"store/sqlite":     {rooms: []string{"store", "migrations"}, never: slices.Concat(wire, devices)},
 	"store/postgres":   {rooms: []string{"store", "migrations"}, never: slices.Concat(wire, devices)},
 	"migrations":       {stdlibOnly: true},

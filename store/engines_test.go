@@ -39,6 +39,7 @@ func TestEngines(t *testing.T) {
 		{"acmenonces", storetest.ACMENonces},
 		{"acmecontested", storetest.ACMEContested},
 		{"acmepauses", storetest.ACMEPauses},
+		{"enrol", storetest.Enrol},
 	}
 	for _, engine := range engines {
 		for _, suite := range suites {
