@@ -1,7 +1,6 @@
 package challenge
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/subtle"
@@ -16,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/secsy-pki/secsy-pki/acme"
 )
@@ -219,98 +217,32 @@ func (a *attempt) handshake(ctx context.Context, t target, conn net.Conn) (net.C
 	return secure, nil
 }
 
-// get sends the request over conn and reads the answer, both bounded. A
-// connection serves one request, so that there is no use for a transport, which has
-// two goroutines for each.
+// get sends the request over conn and reads the answer, both bounded.
 func (a *attempt) get(ctx context.Context, t target, conn net.Conn) (*answer, *acme.Problem) {
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	limited := &limitedHeader{conn: conn, left: maxHeader}
-	resp, err := a.ask(ctx, t, limited)
-	if err != nil {
-		return nil, problem(acme.Connection, err, "fetching %s: %s", shown(t), cause(endOf(ctx, err)))
+	req := (&http.Request{
+		Method: http.MethodGet, URL: t.url, Host: t.url.Host,
+		Header: http.Header{"User-Agent": {a.v.cfg.UserAgent}, "Accept": {"*/*"}},
+	}).WithContext(ctx)
+	given := func(context.Context, string, string) (net.Conn, error) { return conn, nil }
+	transport := &http.Transport{
+		DialContext:            given,
+		DialTLSContext:         given,
+		DisableKeepAlives:      true,
+		DisableCompression:     true, // neither asked for nor unpacked
+		ResponseHeaderTimeout:  a.v.cfg.StepTimeout,
+		MaxResponseHeaderBytes: maxHeader,
 	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil, problem(acme.Connection, err, "fetching %s: %s", shown(t), cause(err))
+	}
+	defer func() { _ = resp.Body.Close() }() // the connection goes with it
 	r := &answer{status: resp.StatusCode, location: resp.Header.Values("Location")}
 	if r.status != http.StatusOK {
 		return r, nil
 	}
-	if r.body, err = limited.readBody(ctx, resp, int64(a.v.cfg.MaxBody)+1); err != nil {
-		return nil, problem(acme.Connection, err, "fetching %s: reading the answer: %s", shown(t), cause(endOf(ctx, err)))
+	if r.body, err = io.ReadAll(io.LimitReader(resp.Body, int64(a.v.cfg.MaxBody)+1)); err != nil {
+		return nil, problem(acme.Connection, err, "fetching %s: reading the answer: %s", shown(t), cause(err))
 	}
 	return r, nil
-}
-
-// endOf is why ctx ended, if it did: then whatever else went wrong did so for that.
-func endOf(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
-}
-
-// ask sends the request and reads the header of the answer, within one step. The
-// response's body is not to be closed: that would read it to its end.
-func (a *attempt) ask(ctx context.Context, t target, h *limitedHeader) (*http.Response, error) {
-	req := (&http.Request{
-		Method: http.MethodGet, URL: t.url, Host: t.url.Host, Close: true,
-		Header: http.Header{"User-Agent": {a.v.cfg.UserAgent}, "Accept": {"*/*"}},
-	}).WithContext(ctx)
-	var out bytes.Buffer
-	if err := req.Write(&out); err != nil {
-		return nil, err
-	}
-	if err := bound(ctx, h.conn, time.Now().Add(a.v.cfg.StepTimeout)); err != nil {
-		return nil, err
-	}
-	if _, err := h.conn.Write(out.Bytes()); err != nil {
-		return nil, err
-	}
-	for in := bufio.NewReader(h); ; {
-		resp, err := http.ReadResponse(in, req)
-		if err != nil {
-			return nil, err
-		}
-		// RFC 9110 §15.2: what is only information comes before the answer.
-		if resp.StatusCode >= http.StatusOK || resp.StatusCode == http.StatusSwitchingProtocols {
-			return resp, nil
-		}
-	}
-}
-
-// bound gives conn until then. Whoever ends ctx later still shortens it.
-func bound(ctx context.Context, conn net.Conn, until time.Time) error {
-	if err := conn.SetDeadline(until); err != nil {
-		return err
-	}
-	return ctx.Err()
-}
-
-// A limitedHeader reads no more than a header from conn, and then the body.
-type limitedHeader struct {
-	conn net.Conn
-	left int // octets of the header; negative: it is over
-}
-
-var errHeader = errors.New("the answer's header is too long")
-
-func (h *limitedHeader) Read(p []byte) (int, error) {
-	if h.left < 0 {
-		return h.conn.Read(p)
-	}
-	if h.left == 0 {
-		return 0, errHeader
-	}
-	n, err := h.conn.Read(p[:min(len(p), h.left)])
-	h.left -= n
-	return n, err
-}
-
-// readBody reads at most limit octets, for as long as ctx allows.
-func (h *limitedHeader) readBody(ctx context.Context, resp *http.Response, limit int64) ([]byte, error) {
-	h.left = -1
-	until, _ := ctx.Deadline() // none is no deadline for conn either
-	if err := bound(ctx, h.conn, until); err != nil {
-		return nil, err
-	}
-	return io.ReadAll(io.LimitReader(resp.Body, limit))
 }
