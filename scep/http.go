@@ -17,6 +17,7 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/cms"
+	"github.com/secsy-pki/secsy-pki/enrol"
 	"github.com/secsy-pki/secsy-pki/gate"
 	"github.com/secsy-pki/secsy-pki/keys"
 	"github.com/secsy-pki/secsy-pki/peer"
@@ -131,7 +132,7 @@ func (e *endpoint) ready() (*registrar, error) {
 	if r := e.office.registrar.Load(); r != nil {
 		return r, nil
 	}
-	return nil, &BusyError{RetryAfter: busyRetry, Err: errors.New("the registration authority has no certificate yet")}
+	return nil, &enrol.BusyError{RetryAfter: busyRetry, Err: errors.New("the registration authority has no certificate yet")}
 }
 
 // query takes the two parameters that count out of a raw query, and leaves the
@@ -253,7 +254,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 
 // passing reports whether err will be over soon.
 func passing(err error) bool {
-	if _, ok := errors.AsType[*BusyError](err); ok {
+	if _, ok := errors.AsType[*enrol.BusyError](err); ok {
 		return true
 	}
 	if r, ok := errors.AsType[*ca.Refusal](err); ok {
@@ -268,7 +269,7 @@ func passing(err error) bool {
 // retryAfter is when to come back.
 func retryAfter(err error) time.Duration {
 	d := busyRetry
-	if busy, ok := errors.AsType[*BusyError](err); ok {
+	if busy, ok := errors.AsType[*enrol.BusyError](err); ok {
 		d = busy.RetryAfter
 	} else if r, ok := errors.AsType[*ca.Refusal](err); ok {
 		d = r.RetryAfter

@@ -10,6 +10,7 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/cms"
+	"github.com/secsy-pki/secsy-pki/enrol"
 	"github.com/secsy-pki/secsy-pki/gate"
 	"github.com/secsy-pki/secsy-pki/keys"
 	"github.com/secsy-pki/secsy-pki/peer"
@@ -90,7 +91,7 @@ func failureOf(err error) (failInfo, bool) {
 		}
 		return badRequest, true
 	}
-	return badRequest, errors.Is(err, ErrDenied)
+	return badRequest, errors.Is(err, enrol.ErrDenied)
 }
 
 // sign signs what is said. A failure is worth no more than a stranger's share.
@@ -228,20 +229,33 @@ func (s *Server) enrol(ctx context.Context, c *call, content []byte, wrong error
 	}
 	switch {
 	case c.current == nil && c.m.kind == renewalReq:
-		return reply{}, fmt.Errorf("%w: a renewal signed by no certificate of ours", ErrDenied)
+		return reply{}, fmt.Errorf("%w: a renewal signed by no certificate of ours", enrol.ErrDenied)
 	case c.current == nil && !bytes.Equal(csr.RawSubjectPublicKeyInfo, c.m.signer.RawSubjectPublicKeyInfo):
 		return reply{}, fmt.Errorf("%w: signed by another key than that of the CSR", badRequest)
 	case !c.m.canReceive() && c.challenge == "":
 		// Before anything is issued that could not be handed out.
 		return reply{}, fmt.Errorf("%w: nothing can be sealed for this key without a challenge", badAlg)
 	}
-	res, err := s.cfg.Desk.Enrol(ctx, Request{
-		Endpoint: c.endpoint.Label, Transaction: c.m.transaction, CSR: csr.Raw, Challenge: c.challenge, Current: c.current,
-	})
+	req := enrol.Request{
+		Endpoint: c.endpoint.Label, Transaction: c.m.transaction, CSR: csr.Raw, Challenge: c.challenge,
+		Renewal: c.current != nil, Requester: requester(ctx),
+	}
+	if c.current != nil {
+		req.Challenge = "" // the certificate proves who asks
+		if req.Principal, err = s.cfg.Desk.CheckCertificate(ctx, c.endpoint.Label, []*x509.Certificate{c.current}); err != nil {
+			return reply{}, err
+		}
+	}
+	res, err := s.cfg.Desk.Enrol(ctx, req)
 	if err != nil {
 		return reply{}, err
 	}
 	return c.success(res)
+}
+
+func requester(ctx context.Context) ca.Requester {
+	p := peer.From(ctx)
+	return ca.Requester{Addr: p.Addr, RequestID: p.RequestID}
 }
 
 func (s *Server) poll(ctx context.Context, c *call, content []byte, wrong error) (reply, error) {
@@ -249,7 +263,9 @@ func (s *Server) poll(ctx context.Context, c *call, content []byte, wrong error)
 	if wrong != nil || err != nil {
 		return reply{}, s.wrongInside(ctx, c)
 	}
-	res, err := s.cfg.Desk.Poll(ctx, Poll{Endpoint: c.endpoint.Label, Transaction: c.m.transaction, SPKI: spkiHash(c.m.signer)})
+	res, err := s.cfg.Desk.Poll(ctx, enrol.Poll{
+		Endpoint: c.endpoint.Label, Transaction: c.m.transaction, SPKI: spkiHash(c.m.signer), Requester: requester(ctx),
+	})
 	if err != nil {
 		return reply{}, err
 	}
@@ -258,8 +274,8 @@ func (s *Server) poll(ctx context.Context, c *call, content []byte, wrong error)
 
 // success has the certificate alone inside: there are clients that take the first
 // for theirs, and clients that refuse more than one.
-func (c *call) success(res Result) (reply, error) {
-	if res.Certificate == nil {
+func (c *call) success(res enrol.Result) (reply, error) {
+	if res.Pending() {
 		return reply{status: statusPending}, nil
 	}
 	return c.sealed([][]byte{res.Certificate}, nil)
@@ -320,13 +336,13 @@ func (s *Server) lookForCRL(ctx context.Context, c *call) (reply, error) {
 func (s *Server) inForce(ctx context.Context, c *call) error {
 	now := s.cfg.Now()
 	if c.current == nil || now.Before(c.current.NotBefore) || now.After(c.current.NotAfter) {
-		return fmt.Errorf("%w: asked by no certificate in force", ErrDenied)
+		return fmt.Errorf("%w: asked by no certificate in force", enrol.ErrDenied)
 	}
 	serial := ca.SerialOf(c.current.SerialNumber)
 	rec, err := s.cfg.Certificates.Record(ctx, serial)
 	switch {
 	case errors.Is(err, ca.ErrNotFound) || err == nil && (rec.Revoked() || rec.Issuer != c.endpoint.Issuer.ID):
-		return fmt.Errorf("%w: asked by no certificate in force", ErrDenied)
+		return fmt.Errorf("%w: asked by no certificate in force", enrol.ErrDenied)
 	case err != nil:
 		return fmt.Errorf("reading certificate %s: %w", serial, err)
 	}

@@ -15,67 +15,18 @@ import (
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/ca"
+	"github.com/secsy-pki/secsy-pki/enrol"
 	"github.com/secsy-pki/secsy-pki/keys"
 )
 
-// A Desk decides about requests and has certificates issued. It is safe for
-// concurrent use.
-//
-// Errors: ErrDenied where policy or credentials say no, a *ca.Refusal where the
-// request itself can't be certified, a *BusyError where trying again later is
-// right. All others are faults of ours.
+// A Desk decides about requests and has certificates issued: enrol.Desk. It is safe
+// for concurrent use. What of its errors is for devices is enrol's: ErrDenied, a
+// *BusyError, and beside these a *ca.Refusal.
 type Desk interface {
-	// Enrol issues a certificate or keeps the request for approval. The same request
-	// of the same transaction gives the same certificate, or still waits.
-	Enrol(ctx context.Context, req Request) (Result, error)
-	// Poll asks what became of a request that waits. Whose key is not that of the
-	// request is denied.
-	Poll(ctx context.Context, p Poll) (Result, error)
+	CheckCertificate(ctx context.Context, endpoint string, chain []*x509.Certificate) (enrol.Principal, error)
+	Enrol(ctx context.Context, req enrol.Request) (enrol.Result, error)
+	Poll(ctx context.Context, p enrol.Poll) (enrol.Result, error)
 }
-
-// A Request is a certification request whose message was signed and sealed as it
-// has to be.
-type Request struct {
-	Endpoint    string // the label
-	Transaction string // the transactionID, of printable characters that mean nothing
-	CSR         []byte // DER, its signature checked
-	Challenge   string // the challengePassword; "" for none
-	// Current is the certificate whose key signed the message, if the endpoint's
-	// issuer signed it: the request is to renew it. That it is in force and not
-	// revoked is for the desk to see to. Nil: the key of the CSR signed.
-	Current *x509.Certificate
-}
-
-// A Poll is a question about a request that waits.
-type Poll struct {
-	Endpoint    string
-	Transaction string
-	SPKI        [32]byte // SHA-256 of the SubjectPublicKeyInfo of who asks
-}
-
-// A Result is a certificate, or the word that the request waits.
-type Result struct {
-	Certificate []byte // DER; nil: pending
-}
-
-// ErrDenied says no, and never why: neither who is known nor what is allowed may
-// be found out by asking.
-var ErrDenied = errors.New("scep: denied")
-
-// A BusyError says that trying again is right, and when.
-type BusyError struct {
-	RetryAfter time.Duration
-	Err        error // for us
-}
-
-func (e *BusyError) Error() string {
-	if e.Err == nil {
-		return "scep: busy"
-	}
-	return "scep: busy: " + e.Err.Error()
-}
-
-func (e *BusyError) Unwrap() error { return e.Err }
 
 // Certificates finds certificates that the CA issued. It is safe for concurrent use.
 type Certificates interface {

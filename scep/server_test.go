@@ -26,6 +26,7 @@ import (
 
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/cms"
+	"github.com/secsy-pki/secsy-pki/enrol"
 	"github.com/secsy-pki/secsy-pki/keys"
 )
 
@@ -37,7 +38,7 @@ func TestADeviceEnrolsAndRenews(t *testing.T) {
 	if cert.CheckSignatureFrom(w.ca.Issuer.Cert) != nil || !slices.Equal(cert.DNSNames, []string{"a.example.com"}) {
 		t.Errorf("certificate of %v", cert.DNSNames)
 	}
-	if asked := w.desk.asks()[0]; asked.Endpoint != "devices" || asked.Transaction != d.transaction || asked.Challenge != goodChallenge || asked.Current != nil {
+	if asked := w.desk.asks()[0]; asked.Endpoint != "devices" || asked.Transaction != d.transaction || asked.Challenge != goodChallenge || asked.Renewal || asked.Principal.Kind != "" {
 		t.Errorf("the desk was asked %+v", asked)
 	}
 	// OmniTrustILM/core#1901: by RenewalReq, and by PKCSReq as drafts had it; without
@@ -50,7 +51,7 @@ func TestADeviceEnrolsAndRenews(t *testing.T) {
 			t.Fatalf("renewal by %s: %v", kind, h)
 		}
 		asked := w.desk.asks()[i+1]
-		if asked.Current == nil || !asked.Current.Equal(cert) || asked.Challenge != "" {
+		if !asked.Renewal || asked.Principal.Name != string(ca.SerialOf(cert.SerialNumber)) || asked.Challenge != "" {
 			t.Errorf("the desk was asked %+v", asked)
 		}
 	}
@@ -748,11 +749,11 @@ func TestRefusalsOfTheCAAreFailures(t *testing.T) {
 		code int
 		fail string
 	}{
-		"denied":     {ErrDenied, 200, "2"},
+		"denied":     {enrol.ErrDenied, 200, "2"},
 		"a name":     {&ca.Refusal{Code: ca.RejectedIdentifier, Detail: "no"}, 200, "2"},
 		"a weak key": {&ca.Refusal{Code: ca.BadPublicKey, Detail: "no"}, 200, "0"},
 		"busy":       {&ca.Refusal{Code: ca.Busy, RetryAfter: 7 * time.Second}, 503, "7"},
-		"desk busy":  {&BusyError{RetryAfter: 9 * time.Second}, 503, "9"},
+		"desk busy":  {&enrol.BusyError{RetryAfter: 9 * time.Second}, 503, "9"},
 		"a fault":    {errors.New("the database is away"), 500, ""},
 	} {
 		w.desk.fails = c.err

@@ -28,6 +28,7 @@ import (
 	"github.com/secsy-pki/secsy-pki/ca"
 	"github.com/secsy-pki/secsy-pki/ca/catest"
 	"github.com/secsy-pki/secsy-pki/cms"
+	"github.com/secsy-pki/secsy-pki/enrol"
 	"github.com/secsy-pki/secsy-pki/keys"
 )
 
@@ -110,7 +111,7 @@ type desk struct {
 
 	mu      sync.Mutex // guards what follows
 	done    map[string][]byte
-	asked   []Request
+	asked   []enrol.Request
 	polls   int
 	pending bool
 	fails   error
@@ -144,38 +145,46 @@ func (d *desk) issueLocked(ctx context.Context, transaction string, der []byte) 
 	return nil
 }
 
-func (d *desk) Enrol(ctx context.Context, req Request) (Result, error) {
+// CheckCertificate takes what the issuer signed.
+func (d *desk) CheckCertificate(_ context.Context, _ string, chain []*x509.Certificate) (enrol.Principal, error) {
+	if err := chain[0].CheckSignatureFrom(d.ca.Issuer.Cert); err != nil {
+		return enrol.Principal{}, enrol.ErrDenied
+	}
+	return enrol.Principal{Kind: enrol.Certificate, Name: string(ca.SerialOf(chain[0].SerialNumber))}, nil
+}
+
+func (d *desk) Enrol(ctx context.Context, req enrol.Request) (enrol.Result, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked = append(d.asked, req)
 	if d.fails != nil {
-		return Result{}, d.fails
+		return enrol.Result{}, d.fails
 	}
-	if req.Current == nil && req.Challenge != goodChallenge {
-		return Result{}, fmt.Errorf("%w: challenge", ErrDenied)
+	if !req.Renewal && req.Challenge != goodChallenge {
+		return enrol.Result{}, fmt.Errorf("%w: challenge", enrol.ErrDenied)
 	}
 	csr, err := x509.ParseCertificateRequest(req.CSR)
 	if err != nil {
-		return Result{}, err
+		return enrol.Result{}, err
 	}
 	if d.spkis == nil {
 		d.spkis, d.done, d.csrs = map[string][32]byte{}, map[string][]byte{}, map[string][]byte{}
 	}
 	d.spkis[req.Transaction], d.csrs[req.Transaction] = sha256.Sum256(csr.RawSubjectPublicKeyInfo), req.CSR
 	if d.pending {
-		return Result{}, nil
+		return enrol.Result{}, nil
 	}
 	// One key asks under one transaction for ever, as strongSwan does; what is asked
 	// for as a renewal is new.
-	if d.done[req.Transaction] == nil || req.Current != nil {
+	if d.done[req.Transaction] == nil || req.Renewal {
 		if err := d.issueLocked(ctx, req.Transaction, req.CSR); err != nil {
-			return Result{}, err
+			return enrol.Result{}, err
 		}
 	}
-	return Result{Certificate: d.done[req.Transaction]}, nil
+	return enrol.Result{Certificate: d.done[req.Transaction]}, nil
 }
 
-func (d *desk) Poll(ctx context.Context, p Poll) (Result, error) {
+func (d *desk) Poll(ctx context.Context, p enrol.Poll) (enrol.Result, error) {
 	d.mu.Lock()
 	d.polls++
 	n := d.polls
@@ -186,13 +195,13 @@ func (d *desk) Poll(ctx context.Context, p Poll) (Result, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.spkis[p.Transaction] != p.SPKI {
-		return Result{}, ErrDenied
+		return enrol.Result{}, enrol.ErrDenied
 	}
-	return Result{Certificate: d.done[p.Transaction]}, nil
+	return enrol.Result{Certificate: d.done[p.Transaction]}, nil
 }
 
 // asks are the requests that came to the desk.
-func (d *desk) asks() []Request {
+func (d *desk) asks() []enrol.Request {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.asked
