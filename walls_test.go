@@ -44,7 +44,7 @@ var rooms = map[string]wall{
 	"ocsp":             {rooms: []string{"ca", "keys", "peer", "ratelimit", "audit"}, never: slices.Concat(sql, devices)},
 	"crl":              {rooms: []string{"ca", "keys", "peer", "ratelimit", "audit"}, never: slices.Concat(sql, devices)},
 	"est":              {rooms: []string{"ca", "peer", "ratelimit", "gate", "cms", "audit"}, never: slices.Concat(sql, devices)},
-	"scep":             {rooms: []string{"ca", "peer", "ratelimit", "gate", "cms", "keys", "audit"}, never: slices.Concat(sql, devices)},
+	"scep":             {rooms: []string{"ca", "peer", "ratelimit", "gate", "cms", "keys", "audit", "enrol"}, never: slices.Concat(sql, devices)},
 	// The desk behind est and scep, docs/adr/0027.
 	"enrol":            {rooms: []string{"ca", "gate", "peer", "audit"}, never: slices.Concat(wire, sql, devices)},
 	"cms":              {stdlibOnly: true, except: []string{"golang.org/x/crypto/cryptobyte"}},
