@@ -2,14 +2,19 @@ package crl
 
 import (
 	"bytes"
+	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"maps"
 	"math/big"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -496,17 +501,28 @@ func TestEachScopeHasItsMetrics(t *testing.T) {
 	}
 }
 
-// What OpenSSL makes of it: a certificate is looked up on the list of its shard
-// and of no other, and a delta counts.
-func TestOpenSSLTakesShardsAndDeltas(t *testing.T) {
+// What clients make of it: a certificate is looked up on the list of its shard and
+// of no other, and a delta counts.
+func TestClientsTakeShardsAndDeltas(t *testing.T) {
 	t.Parallel()
-	openssl, err := exec.LookPath("openssl")
-	if err != nil {
-		t.Fatal("openssl is not installed: apt-get install openssl")
+	run := func(program, of string, args ...string) string {
+		path, err := exec.LookPath(program)
+		if err != nil {
+			t.Fatalf("%s is not installed: apt-get install %s", program, of)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
+		return fmt.Sprintf("%s%v", out, err)
 	}
 	w := newWorld(t)
 	w.sharded(2)
-	s := w.prepared(w.withDeltas)
+	// A delta may be dated a second ahead, so as to come after the list of the same second.
+	early := func(c *Config) {
+		w.withDeltas(c)
+		c.Now = func() time.Time { return time.Now().Add(-10 * time.Second) }
+	}
+	s := w.prepared(early)
 	dir := t.TempDir()
 	file := func(name, kind string, der []byte) string {
 		path := filepath.Join(dir, name)
@@ -517,15 +533,18 @@ func TestOpenSSLTakesShardsAndDeltas(t *testing.T) {
 	}
 	list := func(name string, of Series) string { return file(name, "X509 CRL", w.served(s, of).Raw) }
 	old, other := list("old.pem", Series{Scope: w.scope(1)}), list("other.pem", Series{Scope: w.scope(2)})
+	oldAll := list("old-all.pem", Series{Scope: w.scope(0)})
 	w.revokeIn(1, "05", ca.Superseded, time.Now().Add(time.Hour))
-	s = w.prepared(w.withDeltas)
+	s = w.prepared(early)
 	delta := list("delta.pem", Series{w.scope(1), true})
 	n, _ := ca.Serial("05").Int()
-	leaf := file("leaf.pem", "CERTIFICATE", w.certify(&x509.Certificate{
+	cert := w.certify(&x509.Certificate{
 		SerialNumber: n, Subject: pkix.Name{CommonName: "leaf"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		CRLDistributionPoints: []string{w.issuer.CRLShards[0].URL}, BasicConstraintsValid: true,
-	}, w.issuer.Cert, w.key).Raw)
+		DNSNames: []string{"leaf.example"}, CRLDistributionPoints: []string{w.issuer.CRLShards[0].URL}, BasicConstraintsValid: true,
+	}, w.issuer.Cert, w.key)
+	leaf := file("leaf.pem", "CERTIFICATE", cert.Raw)
 	root := file("ca.pem", "CERTIFICATE", w.issuer.Cert.Raw)
+	current, all := list("new.pem", Series{Scope: w.scope(1)}), list("all.pem", Series{Scope: w.scope(0)})
 	for _, c := range []struct {
 		name string
 		args []string
@@ -533,14 +552,48 @@ func TestOpenSSLTakesShardsAndDeltas(t *testing.T) {
 	}{
 		{"list of its shard, from before", []string{"-CRLfile", old}, "OK"},
 		{"the delta to it", []string{"-use_deltas", "-CRLfile", old, "-CRLfile", delta}, "certificate revoked"},
-		{"list of its shard", []string{"-CRLfile", list("new.pem", Series{Scope: w.scope(1)})}, "certificate revoked"},
-		{"list of all", []string{"-CRLfile", list("all.pem", Series{Scope: w.scope(0)})}, "certificate revoked"},
+		{"list of its shard", []string{"-CRLfile", current}, "certificate revoked"},
+		{"list of all", []string{"-CRLfile", all}, "certificate revoked"},
 		{"list of another shard", []string{"-CRLfile", other}, "ifferent CRL scope"},
 	} {
 		args := append([]string{"verify", "-extended_crl", "-crl_check", "-CAfile", root}, c.args...)
-		out, _ := exec.CommandContext(t.Context(), openssl, append(args, leaf)...).CombinedOutput()
-		if !strings.Contains(string(out), c.want) {
-			t.Errorf("%s: want %q:\n%s", c.name, c.want, out)
+		if out := run("openssl", "openssl", append(args, leaf)...); !strings.Contains(out, c.want) {
+			t.Errorf("openssl, %s: want %q:\n%s", c.name, c.want, out)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"list of its shard, from before", []string{"--crl", old}, "certificate trusted"},
+		{"the delta to it", []string{"--crl", old, "--crl", delta}, "certificate was revoked"},
+		{"list of its shard", []string{"--crl", current}, "certificate was revoked"},
+		{"list of all", []string{"--crl", all}, "certificate was revoked"},
+	} {
+		if out := run("pki", "strongswan-pki", append([]string{"--verify", "--in", leaf, "--cacert", root}, c.args...)...); !strings.Contains(out, c.want) {
+			t.Errorf("strongSwan, %s: want %q:\n%s", c.name, c.want, out)
+		}
+	}
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: w.key}}}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // curl hangs up
+	server.StartTLS()
+	defer server.Close()
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, crl, want string }{
+		{"list of all, from before", oldAll, "<nil>"},
+		{"list of all", all, "certificate revoked"},
+		{"list of its shard", current, "certificate revoked"},
+		{"list of its shard, from before", old, "scope"}, // curl wants one that is of the root, too
+	} {
+		out := run("curl", "curl", "--noproxy", "*", "-sS", "-o", os.DevNull, "--resolve", "leaf.example:"+port+":127.0.0.1",
+			"--cacert", root, "--crlfile", c.crl, "https://leaf.example:"+port)
+		if !strings.Contains(out, c.want) || c.want == "<nil>" && out != c.want {
+			t.Errorf("curl, %s: want %q:\n%s", c.name, c.want, out)
 		}
 	}
 }
