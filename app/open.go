@@ -128,6 +128,10 @@ func (a *app) openIssuer(ctx context.Context, c config.Issuer) (*ca.Issuer, erro
 	if err != nil {
 		return nil, err
 	}
+	root, err := readRoot(cert, chain, string(c.Root))
+	if err != nil {
+		return nil, err
+	}
 	key, err := a.openIssuerKey(ctx, string(c.Key), cert.PublicKey)
 	if err != nil {
 		return nil, fmt.Errorf("opening key %s: %w", c.Key, err)
@@ -135,7 +139,7 @@ func (a *app) openIssuer(ctx context.Context, c config.Issuer) (*ca.Issuer, erro
 	if pub, ok := cert.PublicKey.(interface{ Equal(x crypto.PublicKey) bool }); !ok || !pub.Equal(key.Public()) {
 		return nil, fmt.Errorf("key %s is not the key of %s", c.Key, c.Certificate)
 	}
-	is := &ca.Issuer{ID: ca.IDOf(cert), Name: string(c.Name), Cert: cert, Chain: chain, Alternates: alternates, Key: key, Active: c.Active, Hold: c.Hold}
+	is := &ca.Issuer{ID: ca.IDOf(cert), Name: string(c.Name), Cert: cert, Chain: chain, Root: root, Alternates: alternates, Key: key, Active: c.Active, Hold: c.Hold}
 	if base := strings.TrimSuffix(string(a.cfg.Listen.HTTP.ExternalURL), "/"); base != "" {
 		if a.cfg.OCSP.Enabled {
 			is.OCSPURL = base + ocspPath
@@ -164,6 +168,28 @@ func readChain(cert *x509.Certificate, files []string) ([]*x509.Certificate, err
 		below, name = above, file
 	}
 	return chain, nil
+}
+
+// readRoot reads the root above chain, nil if it is not known or is cert itself.
+func readRoot(cert *x509.Certificate, chain []*x509.Certificate, file string) (*x509.Certificate, error) {
+	if file == "" {
+		return nil, nil
+	}
+	root, err := readCertificate(file)
+	if err != nil {
+		return nil, fmt.Errorf("root: %w", err)
+	}
+	if root.Equal(cert) {
+		return nil, nil
+	}
+	top := cert
+	if len(chain) > 0 {
+		top = chain[len(chain)-1]
+	}
+	if !bytes.Equal(root.RawSubject, root.RawIssuer) || top.CheckSignatureFrom(root) != nil {
+		return nil, fmt.Errorf("root: %s is no root, or didn't sign the topmost certificate of the chain", file)
+	}
+	return root, nil
 }
 
 // maxChain is how many certificates one chain may have: some clients take no more.

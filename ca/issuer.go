@@ -18,6 +18,9 @@ type Issuer struct {
 	Name  string // the operator's name for it
 	Cert  *x509.Certificate
 	Chain []*x509.Certificate // the certificates above Cert that are sent along, root left out
+	// Root is the root above Chain, for protocols that tell devices whom to trust; nil:
+	// it is not known, or is Cert itself.
+	Root *x509.Certificate
 	// Alternates are further chains, each from a certificate of the issuer's name
 	// and key on, root left out, for clients who trust another root.
 	Alternates [][]*x509.Certificate

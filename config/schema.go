@@ -525,7 +525,7 @@ type Issuer struct {
 	// another CA, then those above it, nearest first, the root left out.
 	AlternateChains []Path `yaml:"alternate_chains"`
 
-	// PEM file: the root that clients must trust, for display only.
+	// PEM file: the root that clients must trust. Devices are told it by SCEP.
 	Root Path `yaml:"root" example:"root.pem"`
 
 	// The label of its private key. With keys.pkcs11, also a PKCS#11 URI (RFC 7512) of

@@ -60,8 +60,9 @@ func newSite(t *testing.T, manual bool) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
+	x.ca.Issuer.Root = x.ca.Root
 	s, err := scep.New(scep.Config{
-		Endpoints: []scep.Endpoint{{Label: "devices", Issuer: x.ca.Issuer, Root: x.ca.Root}}, Desk: x.desk, CA: x.ca, Ledger: cas.PlainLedger(),
+		Endpoints: []scep.Endpoint{{Label: "devices", Issuer: x.ca.Issuer}}, Desk: x.desk, CA: x.ca, Ledger: cas.PlainLedger(),
 		Certificates: cas, Registrations: store.NewSCEP(db), Keys: x.ca.Keys,
 	})
 	if err != nil {

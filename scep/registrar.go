@@ -297,8 +297,10 @@ func (e *endpoint) chain(r *registrar) [][]byte {
 	for _, c := range e.Issuer.Chain {
 		list = append(list, c.Raw)
 	}
-	if e.Root != nil {
-		list = append(list, e.Root.Raw)
+	// There are clients (strongSwan) that look for the root here, to ask whether it is
+	// to be trusted.
+	if root := e.Issuer.Root; root != nil {
+		list = append(list, root.Raw)
 	}
 	return list
 }

@@ -23,10 +23,6 @@ import (
 type Endpoint struct {
 	Label  string // lower-case letters, digits, "-" and "_"
 	Issuer *ca.Issuer
-	// Root ends the issuer's chain where GetCACert tells it: there are clients
-	// (strongSwan) that look for it there, to ask whether it is to be trusted. Nil:
-	// it is left out.
-	Root *x509.Certificate
 	// Legacy lets clients of before RFC 8894 sign with SHA-1 and encrypt with triple
 	// DES, and has the capabilities say so. Single DES and MD5 nobody may.
 	Legacy bool

@@ -51,6 +51,7 @@ func newWorld(t testing.TB) *world {
 	if _, err := c.Keys.Put("scep-"+string(c.Issuer.ID), raKey()); err != nil {
 		t.Fatal(err)
 	}
+	c.Issuer.Root = c.Root
 	return &world{t: t, ca: c, desk: &desk{ca: c}, kept: &registrations{}, now: time.Now, logs: new(bytes.Buffer)}
 }
 
@@ -80,7 +81,7 @@ func newRSA() crypto.Signer {
 func (w *world) server(change func(c *Config)) *Server {
 	w.t.Helper()
 	cfg := Config{
-		Endpoints: []Endpoint{{Label: "devices", Issuer: w.ca.Issuer, Root: w.ca.Root}}, Default: "devices",
+		Endpoints: []Endpoint{{Label: "devices", Issuer: w.ca.Issuer}}, Default: "devices",
 		Desk: w.desk, CA: w.ca, Ledger: w.ca.Store.PlainLedger(), Certificates: w.ca.Store, Registrations: w.kept, CRLs: crls{},
 		Keys: w.ca.Keys, Now: func() time.Time { return w.now() }, Logger: slog.New(slog.NewTextHandler(w.logs, nil)),
 		Share: 4, Patience: 5 * time.Second,
