@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -268,6 +269,28 @@ func (s *Server) Current(issuer ca.IssuerID) (CRL, bool) {
 		return CRL{}, false
 	}
 	return l.CRL, true
+}
+
+// DER returns the octets of the complete CRL that is being served for all of issuer;
+// nil: there is none, or none of at most most octets.
+func (s *Server) DER(ctx context.Context, issuer ca.IssuerID, most int) ([]byte, error) {
+	sh := s.shelf(Scope{Issuer: issuer})
+	if sh == nil {
+		return nil, nil
+	}
+	l, ok := sh.list.take()
+	if !ok {
+		return nil, nil
+	}
+	defer s.giveBack(ctx, l.file.body)
+	if l.file.body.Size() > int64(most) {
+		return nil, nil
+	}
+	der, err := io.ReadAll(l.file.body.Open())
+	if err != nil {
+		return nil, fmt.Errorf("reading the CRL of issuer %s: %w", issuer, err)
+	}
+	return der, nil
 }
 
 // Check says which scopes have no CRL that is valid. A shard that another replica

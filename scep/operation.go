@@ -321,12 +321,12 @@ func (s *Server) lookForCRL(ctx context.Context, c *call) (reply, error) {
 	if s.cfg.CRLs == nil {
 		return reply{}, badCertID
 	}
-	der, err := s.cfg.CRLs.CRL(ctx, c.endpoint.Issuer.ID, maxCRL)
-	switch {
-	case errors.Is(err, ErrNoCRL):
-		return reply{}, fmt.Errorf("%w: %w", badCertID, err)
-	case err != nil:
-		return reply{}, fmt.Errorf("reading the CRL: %w", err)
+	der, err := s.cfg.CRLs.DER(ctx, c.endpoint.Issuer.ID, maxCRL)
+	if err != nil {
+		return reply{}, err
+	}
+	if der == nil {
+		return reply{}, fmt.Errorf("%w: there is no CRL, or a long one", badCertID)
 	}
 	return c.sealed(nil, [][]byte{der})
 }

@@ -11,7 +11,6 @@ package scep
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"time"
 
 	"github.com/secsy-pki/secsy-pki/ca"
@@ -36,13 +35,10 @@ type Certificates interface {
 
 // CRLs has the lists of revoked certificates. It is safe for concurrent use.
 type CRLs interface {
-	// CRL returns the issuer's current complete list, DER. An error matching
-	// ErrNoCRL says that there is none, or none of at most most octets.
-	CRL(ctx context.Context, issuer ca.IssuerID, most int) ([]byte, error)
+	// DER returns the issuer's current complete list; nil: there is none, or none of
+	// at most most octets.
+	DER(ctx context.Context, issuer ca.IssuerID, most int) ([]byte, error)
 }
-
-// ErrNoCRL says that there is no list to be had by SCEP.
-var ErrNoCRL = errors.New("scep: no CRL")
 
 // An Issuer has certificates issued: the CA, as seen by a registration authority
 // that needs one for itself.

@@ -237,7 +237,7 @@ func (r *registrations) SaveRegistration(_ context.Context, _ ca.IssuerID, spki 
 
 type crls struct{}
 
-func (crls) CRL(context.Context, ca.IssuerID, int) ([]byte, error) { return []byte{0x30, 0}, nil }
+func (crls) DER(context.Context, ca.IssuerID, int) ([]byte, error) { return []byte{0x30, 0}, nil }
 
 // A device speaks SCEP as RFC 8894 has it, unless a test has it do otherwise.
 type device struct {
