@@ -48,7 +48,7 @@ var rooms = map[string]wall{
 	// The desk behind est and scep, docs/adr/0027.
 	"enrol":            {rooms: []string{"ca", "gate", "peer", "audit"}, never: slices.Concat(wire, sql, devices)},
 	"cms":              {stdlibOnly: true, except: []string{"golang.org/x/crypto/cryptobyte"}},
-	"admin":            {rooms: []string{"ca", "crl", "audit", "peer", "ratelimit", "gate", "admin/client"}, never: slices.Concat(sql, devices)},
+	"admin":            {rooms: []string{"ca", "crl", "enrol", "audit", "peer", "ratelimit", "gate", "admin/client"}, never: slices.Concat(sql, devices)},
 	"admin/client":     {never: slices.Concat(sql, devices)},
 	"ca":               {rooms: []string{"keys", "audit", "ca/weakkey"}, never: slices.Concat(wire, sql, devices)},
 	"ca/lint":          {rooms: []string{"ca"}, never: slices.Concat(wire, sql, devices)},

@@ -65,6 +65,7 @@ type Config struct {
 	Accounts     Accounts
 	Directories  []Directory // of ACME; none: it is off
 	Incidents    Incidents   // nil: there are none
+	Enrolment    *Enrolment  // nil: no device enrols
 
 	// Authenticate says who calls, as the actor of audit entries; an error
 	// matching ErrUnauthenticated refuses the request. Nil means LocalOperator.
@@ -86,6 +87,7 @@ type Server struct {
 	accounts     Accounts
 	directories  []Directory
 	incidents    Incidents
+	enrolment    *Enrolment
 	authenticate func(r *http.Request) (string, error)
 	logger       *slog.Logger
 	requests     *prometheus.CounterVec
@@ -98,7 +100,7 @@ func New(c Config) (*Server, error) {
 		return nil, errors.New("making operator API: Authority, Certificates, Audit, ExternalKeys, Accounts and Logger are needed")
 	}
 	s := &Server{
-		authority: c.Authority, certificates: c.Certificates, issuers: slices.Clone(c.Issuers), audit: c.Audit, crls: c.CRLs, crlServer: c.CRLServer, incidents: c.Incidents,
+		authority: c.Authority, certificates: c.Certificates, issuers: slices.Clone(c.Issuers), audit: c.Audit, crls: c.CRLs, crlServer: c.CRLServer, incidents: c.Incidents, enrolment: c.Enrolment,
 		externalKeys: c.ExternalKeys, accounts: c.Accounts, directories: slices.Clone(c.Directories),
 		authenticate: c.Authenticate, logger: c.Logger,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -164,6 +166,9 @@ func (s *Server) Handler() http.Handler {
 		route("/acme/incidents/{name}", "incident", get(s.incident))
 		route("/acme/incidents/{name}/serials", "add_incident_serials", post(s.addIncidentSerials))
 		route("/acme/incidents/{name}/end", "end_incident", post(s.endIncident))
+	}
+	if s.enrolment != nil {
+		s.enrolmentRoutes(route)
 	}
 	mux.Handle("/", s.serve("none", func(http.ResponseWriter, *http.Request) error { return errNoSuchPath }))
 	return mux

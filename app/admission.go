@@ -73,7 +73,7 @@ func bucket(b config.Bucket) ratelimit.Bucket {
 }
 
 // endpoints are the classes by which rejections of the guard are counted.
-var endpoints = []string{classACME, classACMEDirectory, classACMENonce, classACMERenewal, classACMEAccount, classACMEOrder, classACMERevoke, classOCSP, classCRL, classAIA}
+var endpoints = []string{classACME, classACMEDirectory, classACMENonce, classACMERenewal, classACMEAccount, classACMEOrder, classACMERevoke, classSCEP, classOCSP, classCRL, classAIA}
 
 // The classes of endpoints, as the protocols name them.
 const (
@@ -84,6 +84,7 @@ const (
 	classACMEAccount   = "acme_new_account"
 	classACMEOrder     = "acme_new_order"
 	classACMERevoke    = "acme_revoke"
+	classSCEP          = "scep"
 	classOCSP          = "ocsp"
 	classCRL           = "crl"
 	classAIA           = "aia"

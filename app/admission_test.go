@@ -30,7 +30,11 @@ import (
 // admitted switches limits on in a CA of its own.
 func admitted(t *testing.T, section string) *app {
 	t.Helper()
-	dir := newCA(t)
+	return admittedAt(t, newCA(t), section)
+}
+
+func admittedAt(t *testing.T, dir, section string) *app {
+	t.Helper()
 	file, err := os.OpenFile(filepath.Join(dir, configFile), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +116,7 @@ func (a *app) monitoredBy(t *testing.T, dashboardFile, alerts string) {
 // and no name is accepted that would limit nothing.
 func TestTheClassesThatCanBeConfiguredAreThoseThereAre(t *testing.T) {
 	t.Parallel()
-	a := admitted(t, "")
+	a := admittedAt(t, enrolling(t), "")
 	var have []string
 	for _, e := range a.limiter.Stat().Endpoints {
 		if e.Name != classACMERevoke {

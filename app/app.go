@@ -99,7 +99,7 @@ func newApp(o Options) *app {
 func (a *app) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		a.buildAdmission, a.openKeys, a.fitGate, a.openIssuers, a.openStore, a.openShards, a.buildAuthority, a.buildBudget,
-		a.buildStatus, a.buildACME, a.buildAdmin, a.buildCertificate, a.buildFront,
+		a.buildStatus, a.buildACME, a.buildEnrolment, a.buildAdmin, a.buildCertificate, a.buildFront,
 		a.prepare, a.takeNonces,
 	} {
 		if err := step(ctx); err != nil {
@@ -124,6 +124,11 @@ func (a *app) prepare(ctx context.Context) error {
 	if a.ocsp != nil {
 		if err := a.ocsp.Prepare(ctx); err != nil && !deviceAway(err) {
 			return fmt.Errorf("preparing OCSP: %w", err)
+		}
+	}
+	if a.scep != nil {
+		if err := a.scep.Prepare(ctx); err != nil && !deviceAway(err) {
+			return fmt.Errorf("preparing SCEP: %w", err)
 		}
 	}
 	if a.selfCert != nil {

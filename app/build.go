@@ -18,11 +18,13 @@ import (
 	"github.com/secsy-pki/secsy-pki/ca/weakkey"
 	"github.com/secsy-pki/secsy-pki/config"
 	"github.com/secsy-pki/secsy-pki/crl"
+	"github.com/secsy-pki/secsy-pki/enrol"
 	"github.com/secsy-pki/secsy-pki/front"
 	"github.com/secsy-pki/secsy-pki/keys"
 	"github.com/secsy-pki/secsy-pki/ocsp"
 	"github.com/secsy-pki/secsy-pki/pkcs11pool"
 	"github.com/secsy-pki/secsy-pki/ratelimit"
+	"github.com/secsy-pki/secsy-pki/scep"
 	"github.com/secsy-pki/secsy-pki/store"
 )
 
@@ -59,6 +61,8 @@ type rooms struct {
 	crl       *crl.Server
 	acme      *acme.Server   // the directory at /acme; nil: off
 	beside    []*acme.Server // the other directories
+	desk      *enrol.Desk    // nil: no device enrols
+	scep      *scep.Server   // nil: off
 	admin     *admin.Server
 	selfCert  *selfCert              // nil: files, or no https
 	https     *front.FileCertificate // nil: selfCert, or no https
@@ -353,6 +357,7 @@ func (a *app) chain(id ca.IssuerID) ([]*x509.Certificate, error) {
 func (a *app) buildAdmin(context.Context) error {
 	var err error
 	a.admin, err = admin.New(admin.Config{
+		Enrolment: a.operatorsEnrolment(),
 		Authority: a.ca, Certificates: store.NewCA(a.db), Issuers: a.issuers,
 		Audit: store.NewAudit(a.db), CRLs: store.NewCRL(a.db), CRLServer: a.crl, Incidents: store.NewIncidents(a.db),
 		ExternalKeys: store.NewACMEOperator(a.db), Accounts: store.NewACMEOperator(a.db), Directories: a.operatorsDirectories(),
@@ -388,6 +393,7 @@ func profile(p config.Profile) ca.Profile {
 	for kind, on := range map[ca.NameKind]bool{
 		ca.KindDNS: p.Identifiers.DNS, ca.KindWildcard: p.Identifiers.Wildcards, ca.KindIP: p.Identifiers.IP,
 		ca.KindPermanentIdentifier: p.Identifiers.PermanentIdentifiers, ca.KindHardwareModule: p.Identifiers.HardwareModules,
+		ca.KindCommonName: p.Identifiers.CommonNames, ca.KindSerialNumber: p.Identifiers.SerialNumbers,
 	} {
 		if on {
 			out.Names = append(out.Names, kind)
@@ -477,6 +483,11 @@ func (a *app) listeners(hops *front.Hops, ready *front.Readiness) ([]front.Liste
 		public.Routes = append(public.Routes, front.Route{
 			Prefix: ocspPath, Class: classOCSP, Handler: a.ocsp.Handler(), Quick: a.ocsp.Quick, Lines: lines,
 			Limit: a.ocsp.Limit(), Refuse: a.ocsp.Refuse,
+		})
+	}
+	if a.scep != nil {
+		public.Routes = append(public.Routes, front.Route{
+			Prefix: scepPath, Class: classSCEP, Handler: a.scep.Handler(), Limit: a.scep.Limit(), Refuse: a.scep.Refuse,
 		})
 	}
 	var err error

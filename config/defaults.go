@@ -33,6 +33,9 @@ const (
 	// DeviceAttest01 is the challenge of acme.challenges that needs acme.device_attestation.
 	DeviceAttest01 = "device-attest-01"
 
+	ApprovalAuto   = "auto"
+	ApprovalManual = "manual"
+
 	CAAAuto = "auto"
 	CAAOn   = "on"
 	CAAOff  = "off"
@@ -156,8 +159,11 @@ func DefaultProfile(name Name) Profile {
 type defaulter interface{ setDefaults() }
 
 func (d *Directory) setDefaults() { *d = Directory{ExternalAccountBinding: BindingOff} }
-func (i *Issuer) setDefaults()    { *i = Issuer{Active: true, CRL: IssuerCRL{Shards: 1}} }
-func (p *Profile) setDefaults()   { *p = DefaultProfile("") }
+func (e *EnrolmentEndpoint) setDefaults() {
+	*e = EnrolmentEndpoint{Approval: ApprovalAuto, Renewal: EnrolmentRenewal{Enabled: true}}
+}
+func (i *Issuer) setDefaults()  { *i = Issuer{Active: true, CRL: IssuerCRL{Shards: 1}} }
+func (p *Profile) setDefaults() { *p = DefaultProfile("") }
 
 // resolve makes relative paths absolute, from the folder of the file, and fills
 // in what other keys decide.

@@ -62,6 +62,9 @@ type Config struct {
 	// The ACME server (RFC 8555).
 	ACME ACME `yaml:"acme"`
 
+	// How devices get certificates that don't speak ACME.
+	Enrolment Enrolment `yaml:"enrolment"`
+
 	// The OCSP responder (RFC 6960).
 	OCSP OCSP `yaml:"ocsp"`
 
@@ -282,7 +285,7 @@ type EndpointLimit struct {
 	// them that serve one requester only; acme is all of ACME that has no class of
 	// its own, and none are paths that do not exist.
 	// Revocation has none: it is never limited.
-	Name string `yaml:"name" required:"true" example:"acme_new_account" allow:"acme|acme_directory|acme_new_nonce|acme_renewal_info|acme_new_account|acme_new_order|ocsp|ocsp_sign|ocsp_nonce|crl|aia|none"`
+	Name string `yaml:"name" required:"true" example:"acme_new_account" allow:"acme|acme_directory|acme_new_nonce|acme_renewal_info|acme_new_account|acme_new_order|scep|ocsp|ocsp_sign|ocsp_nonce|crl|aia|none"`
 
 	// Each client, at this class.
 	PerIP Bucket `yaml:"per_ip"`
@@ -657,6 +660,14 @@ type Identifiers struct {
 
 	// The secure hardware that a key is in (RFC 4108). Never under policy public.
 	HardwareModules bool `yaml:"hardware_modules"`
+
+	// Common names that are any words, in the subject alone: only for devices that
+	// enrol (enrolment). Without this a common name has to be one of the other names.
+	// Never under policy public.
+	CommonNames bool `yaml:"common_names"`
+
+	// Serial numbers of devices, in the subject alone. Likewise.
+	SerialNumbers bool `yaml:"serial_numbers"`
 }
 
 // WeakKeys are lists of broken keys.
@@ -831,6 +842,75 @@ type Directory struct {
 
 	// Unfinished orders that one account may have. 0: acme.max_pending_orders.
 	MaxPendingOrders int `yaml:"max_pending_orders" allow:"0..100000"`
+}
+
+// Enrolment is how devices get certificates.
+type Enrolment struct {
+	// Where they ask. Each is a label in the addresses of its protocols.
+	Endpoints []EnrolmentEndpoint `yaml:"endpoints"`
+}
+
+// An EnrolmentEndpoint is one place at which devices enrol.
+type EnrolmentEndpoint struct {
+	// Its label: lower-case letters, digits and hyphens.
+	Name Name `yaml:"name" required:"true" example:"devices"`
+
+	// What is issued.
+	Profile Name `yaml:"profile" required:"true" example:"device"`
+
+	// Who issues: the name of one of the issuers. Empty: the only active one.
+	Issuer Name `yaml:"issuer"`
+
+	// Whether it speaks SCEP (RFC 8894), at /scep/NAME of the http listener.
+	SCEP bool `yaml:"scep"`
+
+	// Whether SCEP clients of before RFC 8894 may sign with SHA-1 and encrypt with
+	// triple DES.
+	SCEPLegacy bool `yaml:"scep_legacy"`
+
+	// A challenge that all devices have. It proves nothing about one device: whoever
+	// knows it gets any certificate that allow lets it. Empty: there is none.
+	Challenge Secret `yaml:"challenge"`
+
+	// Who may have which names. A request is allowed by one entry that fits who asks
+	// and all its names; what no entry allows is denied.
+	Allow []EnrolmentRule `yaml:"allow"`
+
+	// Whether a first certificate is issued at once, or waits for an operator.
+	Approval string `yaml:"approval" allow:"auto|manual"`
+
+	// How certificates are renewed: for their own names, signed by their own key.
+	Renewal EnrolmentRenewal `yaml:"renewal"`
+}
+
+// An EnrolmentRule allows names.
+type EnrolmentRule struct {
+	// By what somebody has proven who it is. Empty: by anything.
+	By []string `yaml:"by" allow:"user|certificate|challenge"`
+
+	// The names of users, subjects of certificates and of challenges that it is for,
+	// with * and **. Empty: all.
+	Subjects []string `yaml:"subjects"`
+
+	// What they may have, as TYPE:PATTERN: common-name, serial-number, dns, ip,
+	// permanent-identifier or hardware-module. In the pattern * is anything without a
+	// dot, ** is anything, and {name} is who asks.
+	Names []string `yaml:"names"`
+}
+
+// EnrolmentRenewal is how certificates are renewed.
+type EnrolmentRenewal struct {
+	// Whether they are.
+	Enabled bool `yaml:"enabled"`
+
+	// For how long after its end a certificate still can be.
+	Grace Duration `yaml:"grace" allow:"0s..365d"`
+
+	// The share of its lifetime that has to be over before, in percent.
+	Early int `yaml:"early" allow:"0..99"`
+
+	// Whether it takes a new key.
+	NewKey bool `yaml:"new_key"`
 }
 
 // Pausing keeps clients that nobody looks after from trying for ever.

@@ -115,6 +115,7 @@ func (c *Config) checkTogether() Errors {
 	c.checkProfiles(&r)
 	c.checkACMEProfiles(&r)
 	c.checkDirectories(&r)
+	c.checkEnrolment(&r)
 	c.checkStatus(&r)
 	c.checkACME(&r)
 	c.checkRateLimit(&r)

@@ -78,7 +78,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd, plainFlagError(err)} })
 	root.AddCommand(
 		newQuickstart(), newInit(), newServe(), newMigrate(),
-		newConfig(), newKeys(), newCert(), newIssuer(), newCRL(), newACME(), newAudit(), newPerspective(), newVersion(),
+		newConfig(), newKeys(), newCert(), newIssuer(), newCRL(), newACME(), newEnrol(), newAudit(), newPerspective(), newVersion(),
 	)
 	return root
 }
