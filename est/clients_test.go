@@ -12,7 +12,7 @@ import (
 // strongSwan's pki reads no chunks, no lines, and no body in more than one record.
 func TestStrongswanEnrolsAndRenews(t *testing.T) {
 	if _, err := exec.LookPath("pki"); err != nil {
-		t.Skip("strongSwan's pki is not installed")
+		t.Fatal("strongSwan's pki is not installed: apt-get install strongswan-pki")
 	}
 	w := newWorld(t)
 	at := w.listen(w.server(nil), nil)
